@@ -72,3 +72,11 @@ async def test_c56_pages_send_few_statements(logged_service: ApiClient, sent: Se
         if len(counted) > limit:
             too_many[address] = (len(counted), [" ".join(each.split())[:60] for each in counted])
     assert too_many == {}
+
+
+@pytest.mark.slow
+async def test_workers_page_does_not_load_the_overview(logged_service: ApiClient, sent: Sent) -> None:
+    await log_in(logged_service)
+    await get_page(logged_service, "/workers")
+    assert [each for each in sent if "FROM tenuto.workers" in each], "the statements are logged"
+    assert [each for each in sent if "dead_letters AS" in each or "FROM tenuto.queues" in each] == []

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import html
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
+
+import pytest
 
 from tenuto import Step, every
 from tenuto.testing import run_until_idle
 from tenuto.web.view_cache import ViewCache
-from tenuto.web.views.timeline import MAX_MARKS, draw_ticks, load_timeline
+from tenuto.web.views import timeline
+from tenuto.web.views.timeline import MAX_MARKS, Mark, draw_ticks, load_timeline
 from tests.api.conftest import ApiClient
 from tests.web.conftest import get_page, log_in
 
@@ -70,6 +76,34 @@ async def test_timeline_simulates_again_only_after_a_change_of_a_definition(serv
     assert list(simulations._entries.values()) == [first]
     await service.app.schedules.disable("hourly")
     assert await count_coming() == 0
+
+
+async def test_timeline_draws_the_coming_runs_of_a_lane_once(service: ApiClient) -> None:
+    await make_schedules(service)
+    simulations = ViewCache(60)
+
+    async def load(zone: str) -> dict[str, Sequence[Mark]]:
+        model = await load_timeline(service.app, simulations, "24h", None, "", "name", zone)
+        return {lane.record.name: lane.coming for lane in model.lanes}
+
+    first, again, elsewhere = await load("UTC"), await load("UTC"), await load("Asia/Tokyo")
+    assert [id(each) for each in first["hourly"]] == [id(each) for each in again["hourly"]]
+    assert "UTC" in first["hourly"][0].title
+    assert "Asia/Tokyo" in elsewhere["hourly"][0].title
+
+
+async def test_timeline_of_many_schedules_has_pages(service: ApiClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "MAX_LANES", 2)
+    await make_schedules(service)
+    await log_in(service)
+    first = (await get_page(service, "/timeline?order=name")).text
+    assert 'href="/schedules/hourly"' in first
+    assert 'href="/schedules/often"' not in first
+    following = html.unescape(re.search(r'<a class="button" rel="next" href="([^"]+)"', first)[1])  # type: ignore[index]
+    second = (await get_page(service, following)).text
+    assert 'href="/schedules/often"' in second
+    assert 'href="/schedules/hourly"' not in second
+    assert 'rel="next"' not in second
 
 
 async def test_timeline_window_can_be_moved_and_filtered(service: ApiClient) -> None:

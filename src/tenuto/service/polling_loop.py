@@ -163,20 +163,20 @@ async def retry_while_unavailable(operation: Callable[[], Awaitable[T]], log: An
             pause_seconds = min(pause_seconds * 2, 2.0)
 
 
-def reduce_garbage_collection() -> None:
+def reduce_garbage_collection(threshold: int = _GARBAGE_COLLECTION_THRESHOLD) -> None:
     """Raise the garbage collection threshold of Python, unless it is higher already.
 
     Measured: a worker creates a dozen small objects per task that leave no reference cycles; with the default threshold
     the search for cycles takes a fifth of its time.
     """
     youngest, *older = gc.get_threshold()
-    if 0 < youngest < _GARBAGE_COLLECTION_THRESHOLD:
-        gc.set_threshold(_GARBAGE_COLLECTION_THRESHOLD, *older)
+    if 0 < youngest < threshold:
+        gc.set_threshold(threshold, *older)
 
 
 @cache
-def leave_loaded_code_out_of_garbage_collections() -> None:
-    """Exclude everything that exists now from garbage collections, once per process.
+def leave_loaded_code_out_of_garbage_collections(service: str) -> None:
+    """Exclude everything that exists now from garbage collections, once per process and service.
 
     Modules, routes and schemas are 200,000 objects that live as long as the process. Measured: each collection that
     examined them delayed a page by 40 ms or more (benchmark `dashboard`), and a step of an execution by 20 ms, once in

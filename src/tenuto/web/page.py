@@ -243,7 +243,8 @@ class PageView:
             "page": page,
             "path": url.path + (f"?{url.query}" if url.query else ""),
         }
-        context["kit"] = Kit(dashboard.environment, context)
+        # A copy: in a reference cycle, the whole model of the page would wait for a garbage collection.
+        context["kit"] = Kit(dashboard.environment, dict(context))
         return context
 
     def _response_headers(self, now: datetime, code_version: str | None) -> dict[str, str]:

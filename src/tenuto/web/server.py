@@ -9,7 +9,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,7 +25,7 @@ from tenuto.api.routes.event_stream import close_event_streams
 from tenuto.api.security.http_protocol import MAX_HEAD_BYTES, select_protocol
 from tenuto.api.security.proxy_login import ProxyMiddleware, check_proxy_login
 from tenuto.app import Tenuto
-from tenuto.errors import Conflict, Invalid
+from tenuto.errors import Conflict, Invalid, TenutoError
 from tenuto.logs import Log
 from tenuto.service.health_file import HealthFile
 from tenuto.service.polling_loop import (
@@ -42,6 +42,9 @@ from tenuto.web.rendering import compile_templates
 
 _SOCKET_BACKLOG = 2048
 _HEARTBEAT_SECONDS = 5.0
+_GARBAGE_COLLECTION_THRESHOLD = 50_000
+"""A large page consists of 30,000 objects. With a threshold below that, nearly each request for one was interrupted by
+a collection, which took a sixth of its time (benchmark `dashboard`)."""
 
 log = Log("tenuto.web")
 
@@ -82,12 +85,12 @@ async def web_server(
         limit_concurrency=5000,
     )
     server = _Server(config)
-    reduce_garbage_collection()
-    leave_loaded_code_out_of_garbage_collections()
+    reduce_garbage_collection(_GARBAGE_COLLECTION_THRESHOLD)
     scheme = "https" if settings.web_tls_certificate else "http"
     url_host = f"[{host}]" if ":" in host else host
     with _listen(host, port) as listener:
         running = asyncio.create_task(server.serve(sockets=[listener]), name="tenuto-web")
+        warming: asyncio.Task[None] | None = None
         # In a thread, so that requests are answered meanwhile; until then they would be slow.
         compiling = asyncio.create_task(asyncio.to_thread(compile_templates, api.state.dashboard.environment))
         try:
@@ -97,6 +100,8 @@ async def web_server(
                     raise Conflict("the web server did not start", code="web.start.failed")
                 await asyncio.sleep(0.005)
             await compiling
+            leave_loaded_code_out_of_garbage_collections("web")
+            warming = asyncio.create_task(_warm_up(app), name="tenuto-web-warm-up")
             services: list[Service] = [*app.extension_registry.background_services(ProcessRole.WEB)]
             if reads is not None:
                 services.append(PollingLoop("tenuto-replica", reads.replica.run_cycle, log))
@@ -108,8 +113,17 @@ async def web_server(
             await close_event_streams(api)
             await running
             await compiling
+            if warming is not None:
+                warming.cancel()
             if reads is not None:
                 await reads.replica.close()
+
+
+async def _warm_up(app: Tenuto) -> None:
+    """Load the overview, so that the first visitor does not wait for a connection and the plans of its statements: they
+    took two thirds of the time of that page (benchmark `dashboard`)."""
+    with suppress(TenutoError):  # the page itself reports that the database does not answer
+        await app.reports.overview()
 
 
 class _Server(uvicorn.Server):

@@ -246,7 +246,7 @@ class Worker:
 
     def _start_services(self) -> None:
         polling_loop.reduce_garbage_collection()
-        polling_loop.leave_loaded_code_out_of_garbage_collections()
+        polling_loop.leave_loaded_code_out_of_garbage_collections("worker")
         self._executor.start()
         self._watchdog.start()
         self._listener.start()

@@ -56,6 +56,17 @@ async def test_registered_worker_is_listed_with_its_queues(db: Database) -> None
         0,
     )
     assert listed.silent_seconds < 30
+    assert listed.recovered_at is None
+
+
+async def test_listed_worker_says_when_its_tasks_are_recovered(db: Database) -> None:
+    me = make_registration()
+    await register(db, me)
+    tasks = [await make_claimed_task(db, me.id) for _ in range(2)]
+    await db.fetch_all("UPDATE tenuto.tasks SET lease_until = now() + interval '2 h' WHERE id = $1", tasks[0])
+    (listed,) = await workers.list_workers(db)
+    latest = await db.fetch_value("SELECT max(lease_until) FROM tenuto.tasks")
+    assert (listed.running_count, listed.recovered_at) == (2, latest)
 
 
 async def test_repeated_registration_changes_nothing(db: Database) -> None:

@@ -73,6 +73,8 @@ class WorkerRecord:
     drained_by: str | None = None
     """Who asked it to claim no more tasks; None if it drains because it shuts down."""
     drain_reason: str | None = None
+    recovered_at: datetime | None = None
+    """When all its tasks are recovered, unless it sends a heartbeat; None if it holds none."""
 
 
 @dataclass(frozen=True, slots=True)

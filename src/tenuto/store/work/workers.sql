@@ -131,11 +131,16 @@ DELETE FROM tenuto.workers
 WHERE ended_at < $1;
 
 -- name: list_workers
--- Return processes, newest first, with the number of their tasks.
+-- Return processes, newest first, with the number of their tasks and when the last lease of these ends.
 SELECT id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at, draining_at, drained_by,
        drain_reason, ended_at, clock_timestamp() - seen_at AS silent_seconds, jobs, kinds, tenuto.process_state(workers) AS state,
-       (SELECT count(*) FROM tenuto.tasks WHERE state = 'running' AND worker_id = workers.id) AS running_count
+       held.running_count, held.recovered_at
 FROM tenuto.workers
+CROSS JOIN LATERAL (
+    SELECT count(*) AS running_count, max(lease_until) AS recovered_at
+    FROM tenuto.tasks
+    WHERE state = 'running' AND worker_id = workers.id
+) AS held
 WHERE $1 OR ended_at IS NULL
 ORDER BY started_at DESC, id
 LIMIT $2;

@@ -34,7 +34,7 @@ WINDOWS = {"6h": 6, "12h": 12, "24h": 24, "3d": 72, "7d": 168}
 """Hours by name."""
 _TICK_HOURS = {"6h": 1, "12h": 2, "24h": 3, "3d": 12, "7d": 24}
 _STEPS_PER_WINDOW = 48
-MAX_LANES, MAX_EXECUTIONS, _PAGE_SIZE = 200, 3000, 500
+MAX_LANES, MAX_EXECUTIONS, _PAGE_SIZE = 100, 3000, 500
 MAX_MARKS = 60
 """A lane with more executions or more coming runs shows their number per column instead."""
 _COLUMNS = 60
@@ -87,6 +87,27 @@ class Timeline:
     conflicts: Sequence[Clash]
     clock_changes: Sequence[ClockChangeEffect]
     notes: Sequence[str]
+    next: str | None
+    """Name of the last schedule, if others follow."""
+    is_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The coming runs of a window, and their drawings: they change with neither the viewer nor the time."""
+
+    upcoming: UpcomingRuns | None
+    notes: Sequence[str]
+    marks: dict[tuple[str, str], Sequence[tuple[datetime, Mark]]]
+    """By zone and schedule: the due instant and the drawing of each run."""
+
+    def draw(self, coming: UpcomingSchedule, scale: Scale, times: Times) -> Sequence[tuple[datetime, Mark]]:
+        """Return the drawings of the runs of a schedule, made once."""
+        key = times.zone_name, coming.name
+        if key not in self.marks:
+            usual = format_duration(coming.usual_seconds)
+            self.marks[key] = [(run.due_at, _draw_plan(run, usual, scale, times)) for run in coming.runs]
+        return self.marks[key]
 
 
 @router.get("/timeline")
@@ -97,19 +118,27 @@ async def show_timeline(
     at: datetime | None = None,
     search: Annotated[str, Query(max_length=200)] = "",
     order: Order = "next",
+    after: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """Show past executions and coming runs of all schedules."""
     view = PageView(request, call)
     zone = view.viewer.zone_name
     model = await view.shared(
-        ("timeline", window, at, search, order, zone),
-        lambda app: load_timeline(app, view.dashboard.simulations, window, at, search, order, zone),
+        ("timeline", window, at, search, order, zone, after),
+        lambda app: load_timeline(app, view.dashboard.simulations, window, at, search, order, zone, after),
     )
     return await view.render("pages/timeline.html", model, title="Timeline", current="/timeline", modules=("gantt",))
 
 
 async def load_timeline(
-    app: Tenuto, simulations: ViewCache, window: Window, at: datetime | None, search: str, order: Order, zone: str
+    app: Tenuto,
+    simulations: ViewCache,
+    window: Window,
+    at: datetime | None,
+    search: str,
+    order: Order,
+    zone: str,
+    after: str = "",
 ) -> Timeline:
     """Load the model of the page. The window begins at a multiple of its step, so that it rarely moves."""
     now = (await app.open()).clock.now()
@@ -119,22 +148,21 @@ async def load_timeline(
     end = start + span
     scale = Scale(start, span.total_seconds(), draw_ticks(start, end, ZoneInfo(zone), _TICK_HOURS[window]))
     times = Times(now, zone)
-    found = await app.schedules.list(search=search or None, limit=MAX_LANES)
+    found = await app.schedules.list(after=after or None, search=search or None, limit=MAX_LANES)
     executions, is_complete = await _load_executions(app, start, min(end, now))
     changed_at = max((each.updated_at for each in found), default=now)
-    key = start, end, changed_at, sum(each.enabled for each in found), search
-    upcoming, notes = await simulations.get(key, lambda: _load_upcoming(app, max(start, now), end))
+    key = start, end, changed_at, sum(each.enabled for each in found), search, after
+    forecast = await simulations.get(key, lambda: _load_forecast(app, max(start, now), end))
+    upcoming, notes = forecast.upcoming, forecast.notes
     if not is_complete:
         notes = [*notes, f"Only the newest {len(executions):,} executions of this window are shown."]
-    if len(found) == MAX_LANES:
-        notes = [*notes, f"Only the first {MAX_LANES} schedules by name are shown. Search for others."]
     past: dict[str, list[ExecutionRecord]] = {}
     for each in executions:
         past.setdefault(each.schedule_name, []).append(each)
     coming = {each.name: each for each in (upcoming.schedules if upcoming else ())}
     conflicts = upcoming.conflicts if upcoming else ()
     lanes = [
-        draw_lane(record, past.get(record.name, ()), coming.get(record.name), conflicts, scale, times)
+        draw_lane(record, past.get(record.name, ()), coming.get(record.name), conflicts, scale, times, forecast)
         for record in found
     ]
     if order == "next":
@@ -153,6 +181,8 @@ async def load_timeline(
         conflicts=[each for each in conflicts if shown.intersection(each.schedules)][:MAX_CONFLICTS],
         clock_changes=[each for each in (upcoming.clock_changes if upcoming else ()) if each.schedule in shown],
         notes=notes,
+        next=found[-1].name if len(found) == MAX_LANES else None,
+        is_first=not after,
     )
 
 
@@ -178,15 +208,15 @@ async def _load_executions(app: Tenuto, start: datetime, end: datetime) -> tuple
     return found, False
 
 
-async def _load_upcoming(app: Tenuto, start: datetime, end: datetime) -> tuple[UpcomingRuns | None, Sequence[str]]:
+async def _load_forecast(app: Tenuto, start: datetime, end: datetime) -> Forecast:
     """Return the coming runs, or the reason why they cannot be computed."""
     if end <= start:
-        return None, ()
+        return Forecast(None, (), {})
     try:
         found = await app.reports.upcoming(start, end)
     except Invalid as error:
-        return None, (f"Coming runs cannot be shown: {error.message}. Choose a shorter window.",)
-    return found, [_COMMAND_HINT.sub("", note) for note in found.notes]
+        return Forecast(None, (f"Coming runs cannot be shown: {error.message}. Choose a shorter window.",), {})
+    return Forecast(found, [_COMMAND_HINT.sub("", note) for note in found.notes], {})
 
 
 def draw_ticks(start: datetime, end: datetime, zone: ZoneInfo, hours: int) -> list[Tick]:
@@ -209,6 +239,7 @@ def draw_lane(
     conflicts: Sequence[Clash],
     scale: Scale,
     times: Times,
+    forecast: Forecast,
 ) -> Lane:
     """Return the lane of a schedule."""
     states = [execution_state(each) for each in executions]
@@ -217,14 +248,7 @@ def draw_lane(
         if len(executions) <= MAX_MARKS
         else _count_past(executions, states, scale, times)
     )
-    runs = [run for run in coming.runs if run.due_at >= times.now] if coming else []
-    run_count = coming.run_count - (len(coming.runs) - len(runs)) if coming else 0
-    usual = format_duration(coming.usual_seconds) if coming else ""
-    planned = (
-        [_draw_plan(run, usual, scale, times) for run in runs]
-        if run_count <= MAX_MARKS
-        else [_count_coming(run_count, runs, scale, times)]
-    )
+    planned, run_count = _draw_coming(coming, scale, times, forecast) if coming else ([], 0)
     return Lane(
         record,
         past,
@@ -233,6 +257,17 @@ def draw_lane(
         ", ".join(f"{count:,} {status_of(state).label.lower()}" for state, count in Counter(states).most_common()),
         f"{run_count:,} upcoming" if run_count else "",
     )
+
+
+def _draw_coming(
+    coming: UpcomingSchedule, scale: Scale, times: Times, forecast: Forecast
+) -> tuple[Sequence[Mark], int]:
+    """Return the drawings of the runs that are still to come, and their number."""
+    runs = [run for run in coming.runs if run.due_at >= times.now]
+    run_count = coming.run_count - (len(coming.runs) - len(runs))
+    if run_count > MAX_MARKS:
+        return [_count_coming(run_count, runs, scale, times)], run_count
+    return [mark for due_at, mark in forecast.draw(coming, scale, times) if due_at >= times.now], run_count
 
 
 def _draw_execution(each: ExecutionRecord, state: str, scale: Scale, times: Times) -> Mark:
@@ -259,7 +294,7 @@ def _draw_plan(run: SimulatedRun, usual: str, scale: Scale, times: Times) -> Mar
     width = scale.width(run.starts_at, run.ends_at or run.starts_at)
     waits = "" if run.starts_at == run.due_at else f", starts {times.title(run.starts_at)}"
     ending = "; cancelled by the next run" if run.cut else ""
-    title = f"{due}{waits}, usually {usual}{ending}".capitalize()
+    title = f"D{due[1:]}{waits}, usually {usual}{ending}"
     return Mark("plan", scale.x(run.starts_at), width, "wait", title, is_small=width < SMALL_PERCENT)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from fastapi import APIRouter, Request, Response
 
@@ -12,7 +13,8 @@ from tenuto.api.parameters import Name
 from tenuto.app import Tenuto
 from tenuto.errors import NotFound
 from tenuto.model.filters import quote_value
-from tenuto.operations.overview import QueueOverview, SilentProcess
+from tenuto.model.work.worker_states import WorkerState
+from tenuto.operations.overview import QueueOverview
 from tenuto.store.work.workers import WorkerRecord
 from tenuto.web.page import PageRoute, PageView, Reader
 from tenuto.web.views.work.tasks import TaskRow, describe_task
@@ -24,10 +26,14 @@ _SHOWN_TASKS = 20
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A process, and when its tasks are recovered if it is silent."""
+    """A process with the share of its slots that are used."""
 
     record: WorkerRecord
-    silent: SilentProcess | None
+
+    @property
+    def recovered_at(self) -> datetime | None:
+        """When its tasks are recovered; None unless it has missed several heartbeats."""
+        return self.record.recovered_at if self.record.state is WorkerState.DEAD else None
 
     @property
     def used_percent(self) -> float:
@@ -62,11 +68,7 @@ async def show_workers(request: Request, call: Reader) -> Response:
 
 async def load_workers(app: Tenuto) -> WorkerList:
     """Load the model of the page."""
-    records, overview = await asyncio.gather(app.workers(ended=True), app.reports.overview())
-    silent = {(each.name, each.service): each for each in overview.silent_processes}
-    rows = [
-        WorkerRow(each, silent.get((each.name, each.service)) if each.ended_at is None else None) for each in records
-    ]
+    rows = [WorkerRow(each) for each in await app.workers(ended=True)]
     return WorkerList(
         [row for row in rows if row.record.ended_at is None],
         [row for row in rows if row.record.ended_at is not None][:50],
