@@ -119,6 +119,15 @@ def test_traceback_shows_own_code_with_its_surroundings(tmp_path: Path, monkeypa
     assert len(list(render_traceback(long))) < 80
 
 
+def test_run_takes_the_rate_limit_of_its_task(shell: Shell) -> None:
+    id = shell("run", "double", "--input", '{"n": 4}', "--rate-limit", "7/m", "--rate-key", "shop", "-q").out.strip()
+    again = shell("run", "double", "--input", '{"n": 4}', "--rate-limit", "fast")
+    assert again.code == 2
+    assert "fast" in again.err
+    assert shell("run", "double", "--inline", "--rate-limit", "7/m").code == 2
+    assert "rate:shop" in shell("task", "show", id).out
+
+
 def test_run_inline_prints_log_and_result_without_a_database(shell: Shell, tmp_path: Path) -> None:
     home = tmp_path / "unused"
     nowhere = {"TENUTO_DATABASE": "postgresql://nobody@localhost:1/none", "TENUTO_HOME": str(home)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
 from uuid import UUID
@@ -9,11 +10,13 @@ from uuid import UUID
 import pytest
 
 from tenuto.ids import new_ids
+from tenuto.lifecycle.completion import finish
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.filters import Filter, FilterKey, FilterSchema, KeyType, parse_filter
+from tenuto.model.work.tasks import OutcomeReason, Settlement, expired_outcome
 from tenuto.postgres.database import Database
 from tenuto.store.filter_sql import ACTIVITIES, FILTER_TABLES, TASKS, CappedCount, FilterTable
-from tenuto.store.work import activities
+from tenuto.store.work import activities, tasks
 from tests.support.model_values import NOON
 from tests.support.tasks import create_task
 
@@ -100,6 +103,26 @@ async def test_filter_selects_activities_by_each_kind_of_clause(db: Database) ->
     assert await numbers("tag:oldest", window=99) == [], "the oldest row is outside of the window"
     assert await numbers("tag:oldest name:rare_job", window=3) == [1], "the window counts matches of indexed keys"
     assert await numbers("worker:nobody") == []
+
+
+async def test_expired_attempts_are_selected_as_an_outcome_of_their_own(db: Database, register_worker: Any) -> None:
+    for reason in ("expired", "requested"):
+        task = await create_task(db)
+        await db.write_all(
+            "UPDATE tenuto.tasks SET expires_at = now() - interval '1 s' WHERE id = $1 RETURNING id", task
+        )
+        (found,) = await tasks.list_expired_tasks(db, db.clock.now(), 10)
+        outcome = replace(expired_outcome(found, db.clock.now()), reason=OutcomeReason(reason))
+        await finish(db, [Settlement(found, outcome)])
+
+    async def reasons(text: str) -> list[OutcomeReason | None]:
+        found = await activities.list_activities(db, parse(ACTIVITY_KEYS, text), limit=9)
+        return [each.reason for each in found]
+
+    assert await reasons("state:expired") == ["expired"]
+    assert await reasons("state:completed,expired") == ["expired"]
+    assert await reasons("state:cancelled") == ["requested", "expired"]
+    assert await reasons("state:cancelled -state:expired") == ["requested"]
 
 
 async def test_count_is_exact_up_to_ten_thousand(db: Database) -> None:

@@ -8,7 +8,7 @@ from tenuto.model.work.dead_letters import DeadLetterState
 from tenuto.model.work.executions import ExecutionState
 from tenuto.model.work.occurrences import Decision
 from tenuto.model.work.one_shots import RuntimeStatus
-from tenuto.model.work.tasks import OutcomeReason, OutcomeStatus, TaskState
+from tenuto.model.work.tasks import OutcomeChoice, OutcomeReason, TaskState
 
 _BY = FilterKey("by", KeyType.TEXT, "name or id of the initiator", is_windowed=True)
 _BY_TYPE = FilterKey("by_type", KeyType.CHOICE, "type of the initiator", tuple(ActorType), is_windowed=True)
@@ -74,7 +74,7 @@ ACTIVITY_KEYS = FilterSchema(
     (
         FilterKey("id", KeyType.ID, "id of the attempt, or its first characters"),
         FilterKey("task", KeyType.ID, "id of the task, or its first characters", is_windowed=True),
-        FilterKey("state", KeyType.CHOICE, "outcome", tuple(OutcomeStatus)),
+        FilterKey("state", KeyType.CHOICE, "outcome", tuple(OutcomeChoice)),
         FilterKey("reason", KeyType.CHOICE, "reason of a failure", tuple(OutcomeReason), is_windowed=True),
         FilterKey("final", KeyType.FLAG, "whether the task ended with this attempt"),
         FilterKey("name", KeyType.TEXT, "name of the job"),

@@ -41,6 +41,8 @@ class Column:
     """Condition for equal texts, with ``{values}`` for the array of texts; by default the expression is compared."""
     at_least: str | None = None
     """An indexed column that is never below the expression: a lower bound applies to it as well."""
+    choices: Mapping[str, str] = field(default_factory=dict)
+    """Conditions of choices that are no values of the expression."""
     implied: Mapping[str, str] = field(default_factory=dict)
     """Conditions that rows with one of the choices meet in any case, so that an index finds them."""
 
@@ -141,8 +143,11 @@ class _Compiler:
         match clause.key.type:
             case KeyType.CHOICE:
                 # Literals of the schema, so that partial indexes apply.
-                known = [f"'{choice}'" for choice in clause.key.choices if choice in clause.values]
-                condition = f"{column.expression} IN ({', '.join(known)})"
+                chosen = [choice for choice in clause.key.choices if choice in clause.values]
+                conditions = [column.choices[choice] for choice in chosen if choice in column.choices]
+                if known := [f"'{choice}'" for choice in chosen if choice not in column.choices]:
+                    conditions.insert(0, f"{column.expression} IN ({', '.join(known)})")
+                condition = " OR ".join(conditions)
                 implied = column.implied.get(str(clause.values[0])) if len(clause.values) == 1 else None
                 return condition if implied is None or clause.is_negated else f"{condition} AND {implied}"
             case KeyType.FLAG:
@@ -295,7 +300,7 @@ ACTIVITIES = FilterTable(
     {
         "id": Column("id"),
         "task": Column("task_id"),
-        "state": Column("status"),
+        "state": Column("status", choices={"expired": "status = 'cancelled' AND reason = 'expired'"}),
         "reason": Column("reason"),
         "final": Column("final"),
         "name": Column("name"),

@@ -102,3 +102,18 @@ async def verify(page: Page) -> str:
     toast = page.locator(".toast p").last
     await expect(toast).to_contain_text("links verified")
     return await toast.text_content() or ""
+
+
+async def test_rate_of_a_manifest_group_is_set_and_removed(site: Site) -> None:
+    await site.app.manifests.change_group("imports", max_active=4)
+    page = await site.open("/manifests", Role.ADMIN)
+    row = page.locator("tr", has_text="imports").filter(has=page.get_by_role("button", name="Change…")).first
+    for rate, stored in (("30/m", "30/m"), ("", None)):
+        await row.get_by_role("button", name="Change…").click()
+        dialog = page.locator("#action-dialog")
+        await dialog.locator("[name=rate_limit]").fill(rate)
+        await dialog.locator("button.primary").click()
+        await expect(dialog).to_be_hidden()
+        group = await site.app.manifests.group("imports")
+        assert (group.rate_limit, group.max_active) == (stored, 4)
+        await page.reload()

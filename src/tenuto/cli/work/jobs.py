@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, cast
 from uuid import UUID
 
 from tenuto.app import Tenuto
@@ -17,6 +17,7 @@ from tenuto.cli.output import print_json, print_text
 from tenuto.cli.parameters import argument, flag, option
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid, UnknownJob
+from tenuto.jobs.registry import TaskOptionValues
 from tenuto.model import validation
 from tenuto.presentation.state_symbols import state_label
 from tenuto.presentation.text_formats import compact_json, error_summary, format_duration
@@ -51,6 +52,12 @@ async def run_job(
     expires_in: Annotated[
         str | None, option("DURATION", "End the task as expired if it has not started by then.")
     ] = None,
+    rate_limit: Annotated[
+        str | None, option("RATE", "Start at most that many tasks with the same rate key, such as 100/m.")
+    ] = None,
+    rate_key: Annotated[
+        str | None, option("KEY", "Share the rate limit with the tasks of this key, instead of those of the job.")
+    ] = None,
     inline: Annotated[
         bool, flag("Run the code here and now, without worker, database and record.", "--inline")
     ] = False,
@@ -64,9 +71,9 @@ async def run_job(
     text = read_text_option(input, "--input")
     _reject_duplicate_names(text)
     if inline:
-        if wait or expires_in is not None:
+        if wait or not (expires_in is rate_limit is rate_key is None):
             raise Invalid(
-                "--inline creates no task, so --wait and --expires-in have no meaning",
+                "--inline creates no task, so --wait, --expires-in, --rate-limit and --rate-key have no meaning",
                 code="cli.run.inline_conflict",
                 field="--inline",
                 remedy="leave them out",
@@ -76,8 +83,9 @@ async def run_job(
             return await run_inline(session, registered, text)
     with session.as_user() as app, suggest_job_list(session):
         registered = session.app_with_jobs.jobs.get_job(job)
-        if expires_in is not None:
-            registered = registered.using(expires_in=expires_in)
+        given = {"expires_in": expires_in, "rate_limit": rate_limit, "rate_key": rate_key}
+        options = cast(TaskOptionValues, {name: value for name, value in given.items() if value is not None})
+        registered = registered.using(**options)
         task = await app.enqueue_json(registered, text)
     if wait:
         return await wait_for_task(session, app, task.id, timeout)

@@ -24,7 +24,7 @@ from tenuto.clock import monotonic_seconds
 from tenuto.errors import NotFound
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.work.bulk_operations import BulkKind
-from tenuto.model.work.tasks import OutcomeStatus, TaskState
+from tenuto.model.work.tasks import OutcomeChoice, TaskState
 from tenuto.operations.work.attempt_logs import AttemptLogText
 from tenuto.presentation.text_formats import error_summary, format_duration, format_local_time, safe_text
 from tenuto.presentation.work_views import ACTIVITIES, QUEUES, TASKS, progress_text, run_duration
@@ -45,7 +45,7 @@ activities = group("activity", "List and show past attempts.", "list --state fai
 
 
 _STATE = choice("Filter by state.", TaskState)
-_OUTCOME = choice("Filter by state.", OutcomeStatus)
+_OUTCOME = choice("Filter by state; expired tasks are also cancelled.", OutcomeChoice)
 
 
 @list_command(

@@ -85,6 +85,19 @@ class OutcomeReason(StrEnum):
     """The task had not started, or not started again, when it expired."""
 
 
+class OutcomeChoice(StrEnum):
+    """How lists of attempts are filtered by their outcome: by status, or by what users see as an outcome of its own."""
+
+    COMPLETED = OutcomeStatus.COMPLETED.value
+    COMPLETED_WITH_WARNING = OutcomeStatus.COMPLETED_WITH_WARNING.value
+    COMPLETED_WITH_ERROR = OutcomeStatus.COMPLETED_WITH_ERROR.value
+    FAILED = OutcomeStatus.FAILED.value
+    CANCELLED = OutcomeStatus.CANCELLED.value
+    SKIPPED = OutcomeStatus.SKIPPED.value
+    EXPIRED = OutcomeReason.EXPIRED.value
+    """Cancelled, because the task had not started when it expired."""
+
+
 @dataclass(slots=True)
 class NewTask:
     """A task to be created. The caller generates the id, so that a repeated request creates one task."""

@@ -54,6 +54,7 @@ ACTIVITY_QUICK = (
     QuickFilter("Failed", "state:failed", "fail"),
     QuickFilter("Warnings", "state:completed_with_warning", "warning"),
     QuickFilter("Cancelled", "state:cancelled", "cancel"),
+    QuickFilter("Expired", "state:expired", "cancel"),
     QuickFilter("Completed", "state:completed", "done"),
     QuickFilter("Longer than 30 s", "ran:>30s"),
 )
