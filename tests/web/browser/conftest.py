@@ -4,13 +4,16 @@ One browser serves all tests of a process, and each test has separate profiles. 
 which it was started, so these tests and their sites run in the loop of the session.
 
 Every check also passes only without an error on the console, without a violation of the content security policy and
-without a request to another origin. How fast pages follow changes is measured by the benchmark `dashboard`; the time
-limits here are those of a busy machine.
+without a request to another origin. Every change that a page asks for goes to the API or to a form of the login, with
+an idempotency key if it is a POST, and leaves one audit entry (check C70). How fast pages follow changes is measured by
+the benchmark `dashboard`; the time limits here are those of a busy machine, and those of the checks in `scripts/proofs`
+(`within`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import shutil
 from collections.abc import AsyncIterator, Sequence
@@ -19,18 +22,31 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, async_playwright, expect
+from fastapi import FastAPI
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    Response,
+    async_playwright,
+    expect,
+)
 
 from tenuto import Context, RetryPolicy, Step, Tenuto, every
 from tenuto.extension import Extension
 from tenuto.jobs.registry import JobWithContext
 from tenuto.model.access.actors import Role
 from tenuto.settings import load_settings
-from tenuto.web.server import web_server
+from tenuto.web import server
+from tenuto.web.application import create_web_application
+from tests.support.proofs import times
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 MISSING = "chromium is not installed: apt-get install chromium"
@@ -40,6 +56,11 @@ REFRESH = """() => import(document.querySelector("script[src*=app]").src.replace
 """Fetches all parts of a page again."""
 
 expect.set_options(timeout=20_000)  # for a busy machine; five seconds otherwise
+
+
+def within(seconds: float) -> float:
+    """Return the time limit of a check in milliseconds: the stated one in a proof, that of a busy machine otherwise."""
+    return times(20_000, in_a_proof=round(seconds * 1000))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -65,17 +86,59 @@ class SampleApp(Tenuto):
     is_closing = False
 
 
+FORMS = {"/login", "/logout", "/approve"}
+"""Addresses of forms that change something without scripts."""
+QUERIES = (
+    "/check",
+    "/explain",
+    "/preview",
+    "/selections",
+    "/plans",
+    "/convert",
+    "/session",
+    "/invitations/accept",
+    "/login",
+)
+"""Endings of addresses that are asked by POST, but change nothing."""
+
+
 @dataclass
 class Site:
     """A running installation and a browser that is logged in to it."""
 
     app: Tenuto
-    address: str
     browser: Browser
     keys: dict[Role, str]
+    address: str = ""
+    api: FastAPI = field(init=False)
+    """The web application that answers, whose counts of event streams the checks compare."""
     problems: list[str] = field(default_factory=list)
     """What the browser reported on any page: errors of scripts, responses from 400 on, requests to other sites."""
     expected_problems: list[str] = field(default_factory=list)
+    changes: list[Response] = field(default_factory=list)
+    """Responses to all requests of pages that are not GET."""
+    _server: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def start_server(self) -> None:
+        """Start the web service; after `stop_server`, at the same address."""
+
+        def create(app: Tenuto, *, reload: bool = False) -> FastAPI:
+            self.api = create_web_application(app, reload=reload)
+            return self.api
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(server, "create_web_application", create)
+            running = server.web_server(self.app, port=urlsplit(self.address).port or 0)
+            self.address = await self._server.enter_async_context(running)
+
+    async def stop_server(self) -> None:
+        """Stop the web service; open event streams end."""
+        await self._server.aclose()
+
+    @property
+    def stream_count(self) -> int:
+        """Number of event streams that the web service holds."""
+        return int(self.api.state.event_streams.total())
 
     async def run(self, schedule: str, *, wait: bool = False) -> UUID:
         """Run a schedule, and wait for its end if asked to."""
@@ -99,9 +162,7 @@ class Site:
     ) -> Page:
         """Open a page in a new browser profile, logged in with this role."""
         height = 800 if width > 500 else 844
-        context = await self.browser.new_context(
-            viewport={"width": width, "height": height}, base_url=self.address, timezone_id="Europe/London", **options
-        )
+        context = await self.new_context(viewport={"width": width, "height": height}, **options)
         url = self.address
         await context.add_cookies(
             [
@@ -110,13 +171,19 @@ class Site:
             ]
         )
         page = await context.new_page()
-        page.set_default_timeout(20_000)
-        page.on("console", self._note_console)
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
-        page.on("request", self._note_request)
         await self.log_in(context, role)
         await page.goto(path)
         return page
+
+    async def new_context(self, **options: Any) -> BrowserContext:
+        """Return a new browser profile, whose pages are observed."""
+        context = await self.browser.new_context(base_url=self.address, timezone_id="Europe/London", **options)
+        context.set_default_timeout(20_000)
+        context.on("console", self._note_console)
+        context.on("weberror", lambda error: self.problems.append(str(error.error)))
+        context.on("request", self._note_request)
+        context.on("response", self._note_response)
+        return context
 
     async def log_in(self, context: BrowserContext, role: Role) -> None:
         """Send the form of the login page, without loading it: `test_checks_access` tests the page itself."""
@@ -145,6 +212,32 @@ class Site:
     def _note_request(self, request: Request) -> None:
         if not request.url.startswith((self.address, "blob:", "about:")):
             self.problems.append(f"request to {request.url}")
+        elif request.method != "GET":
+            path, headers = self._path(request), request.headers
+            is_complete = "idempotency-key" in headers or request.method != "POST"
+            if path not in FORMS and not (path.startswith("/api/") and "tenuto-page" in headers and is_complete):
+                self.problems.append(f"incomplete request for a change: {request.method} {path}")
+
+    def _note_response(self, response: Response) -> None:
+        if response.request.method != "GET" and response.url.startswith(self.address):
+            self.changes.append(response)
+
+    def _path(self, request: Request) -> str:
+        return request.url.removeprefix(self.address).partition("?")[0]
+
+    async def note_unrecorded_changes(self) -> None:
+        """Note the changes that pages have made and that did not leave exactly one audit entry."""
+        done = [each for each in self.changes if each.status < 400]
+        if not done:
+            return
+        ids = {each.headers["x-request-id"]: f"{each.request.method} {self._path(each.request)}" for each in done}
+        rows = await (await self.app.open()).fetch_all(
+            "SELECT request_id, count(*) AS count FROM tenuto.audit WHERE request_id = ANY($1) GROUP BY 1", list(ids)
+        )
+        counts = {row["request_id"]: row["count"] for row in rows}
+        for id, change in ids.items():
+            if not change.endswith(QUERIES) and counts.get(id, 0) != 1:
+                self.problems.append(f"{change} left {counts.get(id, 0)} audit entries")
 
 
 def add_jobs_with_texts(app: Tenuto) -> None:
@@ -177,6 +270,23 @@ def add_talk(app: SampleApp) -> JobWithContext[..., Any]:
     return talk
 
 
+def add_stubborn(app: SampleApp) -> None:
+    """Add a job that does not end when it is asked to stop, while the test holds the jobs `talk`."""
+
+    @app.job(max_attempts=1)
+    async def stubborn() -> None:
+        for _ in count():
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                for _ in count():
+                    if app.is_closing or not app.holds_talks:
+                        raise
+                    await asyncio.sleep(0.05)
+            if app.is_closing:
+                return
+
+
 def make_app(url: str, home: Path, extensions: Sequence[Extension] = ()) -> Tenuto:
     """Return an app with jobs that succeed, are retried, fail and take a while."""
     app = SampleApp(settings=load_settings(database=url, home=home), extensions=list(extensions))
@@ -197,6 +307,7 @@ def make_app(url: str, home: Path, extensions: Sequence[Extension] = ()) -> Tenu
         raise ValueError("the ledger does not balance")
 
     talk = add_talk(app)
+    add_stubborn(app)
 
     @app.job(max_attempts=1)
     async def bill(number: int) -> None:
@@ -254,6 +365,15 @@ async def browser() -> AsyncIterator[Browser]:
         await browser.close()
 
 
+@pytest.fixture
+def master_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Configure the key that encrypts secrets."""
+    file = tmp_path / "master.key"
+    file.write_text(base64.b64encode(os.urandom(32)).decode())
+    file.chmod(0o600)
+    monkeypatch.setenv("TENUTO_MASTER_KEY_FILE", str(file))
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def site(url: str, tmp_path: Path, browser: Browser) -> AsyncIterator[Site]:
     async with running_site(make_app(url, tmp_path), browser) as found:
@@ -276,8 +396,9 @@ async def running_site(
         if services:
             await stack.enter_async_context(app.scheduler())
             await stack.enter_async_context(app.worker(queues=["default", "ldap", "held"]))
-        address = await stack.enter_async_context(web_server(app, port=0))
-        found = Site(app, address, browser, keys)
+        found = Site(app, browser, keys)
+        stack.push_async_callback(found.stop_server)
+        await found.start_server()
         try:
             yield found
         finally:
@@ -285,5 +406,6 @@ async def running_site(
                 await context.close()
             if isinstance(app, SampleApp):
                 app.is_closing = True
+        await found.note_unrecorded_changes()
     await app.close()
     assert found.unexpected_problems == []

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import os
-from pathlib import Path
-
 import pytest
 from playwright.async_api import Page, expect
 
@@ -13,14 +9,7 @@ from tenuto.model.access.actors import Role
 from tests.support.waiting import eventually
 from tests.web.browser.conftest import Site
 
-
-@pytest.fixture(autouse=True)
-def master_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Configure the key that encrypts secrets."""
-    file = tmp_path / "master.key"
-    file.write_text(base64.b64encode(os.urandom(32)).decode())
-    file.chmod(0o600)
-    monkeypatch.setenv("TENUTO_MASTER_KEY_FILE", str(file))
+pytestmark = pytest.mark.usefixtures("master_key")
 
 
 async def submit(page: Page, button: str, **fields: str) -> str:

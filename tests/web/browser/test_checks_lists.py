@@ -274,7 +274,7 @@ async def test_c32_viewer_sees_the_role_that_a_bulk_action_needs(site: Site) -> 
           headers: {"Content-Type": "application/json", "Tenuto-Page": "1"}}).then((response) => response.status)"""
     )
     assert status == 403
-    site.expect_problems("status of 403")
+    site.expect_problems("status of 403", "incomplete request for a change: POST /api/v1/operations")
 
 
 async def test_row_menu_opens_by_key_with_every_action_of_the_row(site: Site) -> None:

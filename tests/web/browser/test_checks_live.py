@@ -6,47 +6,45 @@ import asyncio
 import re
 
 import pytest
-from playwright.async_api import Request, expect
+from playwright.async_api import Locator, Page, Request, expect
 
 from tenuto.model.access.actors import Role
+from tests.support.proofs import times
 from tests.support.waiting import eventually
-from tests.web.browser.conftest import REFRESH, Site
+from tests.web.browser.conftest import REFRESH, Site, within
 from tests.web.browser.test_checks_work import fail
-
-HIDE = """(hidden) => {
-  Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
-  document.dispatchEvent(new Event("visibilitychange"));
-}"""
+from tests.web.browser.test_live_updates import HIDE
 
 
 @pytest.mark.timeout(240)
-async def test_c50_hidden_tab_holds_no_connection_and_is_current_when_shown(site: Site) -> None:
-    first = await site.open("/queues")
+async def test_c50_hidden_tabs_hold_no_connection_and_each_is_current_when_shown(site: Site) -> None:
+    paths = ("/queues", "/executions", "/tasks", "/activities", "/workers", "/schedules", "/dead-letters", "/batches")
+    first = await site.open(paths[0])
     pages = [first]
-    streams: set[Request] = set()
-    first.context.on("request", lambda request: streams.add(request) if "/api/v1/events" in request.url else None)
-    first.context.on("requestfinished", lambda request: streams.discard(request))
-    first.context.on("requestfailed", lambda request: streams.discard(request))
-    for path in ("/executions", "/tasks", "/activities", "/workers", "/schedules", "/dead-letters", "/batches"):
-        for each in pages:
-            await each.evaluate(HIDE, True)
-        page = await first.context.new_page()
-        await page.goto(path)
-        pages.append(page)
+    for path in paths[1:]:
+        await pages[-1].evaluate(HIDE, True)
+        pages.append(await first.context.new_page())
+        await pages[-1].goto(path)
     sent: list[str] = []
     for each in pages[:-1]:
         each.on("request", lambda request: sent.append(request.url))
     await expect(pages[-1].locator("[data-live-text]")).to_have_text("live")
-
-    await eventually(lambda: len(streams) == 1, 20, what="only the visible tab holds a stream")
+    await eventually(lambda: site.stream_count == 1, times(40, in_a_proof=12), what="only the visible tab has a stream")
     sent.clear()
-    await site.run("Month end", wait=True)
-    assert sent == []
-    await pages[-1].evaluate(HIDE, True)
-    await pages[1].evaluate(HIDE, False)
-    await expect(pages[1].locator("tr[data-key]")).to_have_count(1, timeout=20_000)
-    await pages[1].get_by_role("link", name="Month end").click()
-    await expect(pages[1].get_by_role("heading", level=1)).to_have_text("Month end")
+    await fail(site, "reports", 1)
+    await expect(dead_letter_count(pages[-1])).to_have_text("1")
+    assert sent == [], "hidden tabs ask for nothing"
+    for hidden, page in zip([pages[-1], *pages], pages, strict=False):
+        await hidden.evaluate(HIDE, True)
+        await page.evaluate(HIDE, False)
+        await expect(dead_letter_count(page)).to_have_text("1", timeout=within(1.5))
+        await page.get_by_role("navigation", name="Main").get_by_role("link", name="Ledger").click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Ledger", timeout=within(1.5))
+
+
+def dead_letter_count(page: Page) -> Locator:
+    """Return the number beside the entry of the sidebar."""
+    return page.get_by_role("navigation", name="Main").get_by_role("link", name="Dead letters").locator(".count")
 
 
 async def test_c51_paused_page_states_its_time_and_catches_up(site: Site) -> None:
@@ -64,25 +62,62 @@ async def test_c51_paused_page_states_its_time_and_catches_up(site: Site) -> Non
     await expect(page.locator("tr[data-key]")).to_have_count(1, timeout=20_000)
 
 
-async def test_c52_actions_without_server_are_refused_and_nothing_typed_is_lost(site: Site) -> None:
+async def test_c52_page_outlives_a_stop_of_the_server_and_loses_nothing_typed(site: Site) -> None:
     await site.app.pause_queue("held", "server down")
-    page = await site.open("/queues/held", Role.EDITOR)
+    page, other = [await site.open("/queues/held", Role.EDITOR) for _ in range(2)]
+    live_text = page.locator("[data-live-text]")
+    await eventually(lambda: site.stream_count == 2, 20)
+    await page.evaluate("window.isSamePage = true")
     await page.get_by_role("button", name="Limit…").click()
     dialog = page.get_by_role("dialog")
     field = dialog.locator("input").first
     await field.fill("3")
-    await page.route("**/*", lambda route: route.abort())
+    text = await page.locator("#main").inner_text()
+    site.expect_problems("net::ERR_")  # requests and streams without a server
+
+    await site.stop_server()
+    await expect(live_text).to_have_text(re.compile(r"offline for \d+ s"), timeout=within(3.0))
+    await expect(page.locator("body")).to_have_class(re.compile("is-stale"))
+    assert await page.locator("#main").evaluate("each => getComputedStyle(each).filter") == "grayscale(1)"
     await dialog.locator("button.primary").click()
     await expect(dialog.get_by_role("alert")).to_contain_text("The server cannot be reached")
     await expect(field).to_have_value("3")
-    await page.evaluate(REFRESH)
-    await expect(page.locator("[data-live-text]")).to_contain_text("offline", timeout=20_000)
-    await page.unroute("**/*")
+    await other.get_by_role("button", name="Resume").click()
+    await expect(other.locator(".toast.is-error")).to_contain_text("The server cannot be reached")
+
+    async def is_counted() -> bool:
+        seconds = re.search(r"(\d+) s", await live_text.inner_text())
+        return seconds is not None and int(seconds[1]) >= times(3, in_a_proof=30)
+
+    await eventually(is_counted, times(30, in_a_proof=60))
+    assert re.sub(r"\d+ s", "", await page.locator("#main").inner_text()) == re.sub(r"\d+ s", "", text)
+
+    await site.start_server()
+    await expect(live_text).to_have_text("live", timeout=40_000)
+    await expect(page.locator("body")).not_to_have_class(re.compile("is-stale"))
+    await expect(field).to_have_value("3")
     await dialog.locator("button.primary").click()
     await expect(dialog).to_be_hidden()
-    await expect(page.locator("[data-part=head]")).to_contain_text("of at most 3", timeout=20_000)
+    await expect(page.locator("[data-part=head]")).to_contain_text("of at most 3")
+    await expect(other.locator("[data-part=head]")).to_contain_text("of at most 3")
+    assert await page.evaluate("window.isSamePage"), "the page was not loaded again"
+
+
+async def test_c52_page_says_that_only_its_stream_is_lost_and_connects_again(site: Site) -> None:
+    page = await site.open("/executions")
+    await eventually(lambda: site.stream_count == 1, 20)
+    site.expect_problems("net::ERR_")
+    await page.route("**/api/v1/events**", lambda route: route.abort())
+    await site.stop_server()
+    await site.start_server()
+    await expect(page.locator("[data-live-text]")).to_contain_text("offline", timeout=20_000)
+    await site.run("Month end", wait=True)
+    async with page.expect_response(lambda each: "tenuto-parts" in each.request.headers and each.ok):
+        await page.evaluate(REFRESH)
+    await expect(page.locator("tr[data-key]")).to_contain_text("Failed")
+    assert "offline" in await page.locator("[data-live-text]").inner_text(), "parts are answered, but nothing is live"
+    await page.unroute("**/api/v1/events**")
     await expect(page.locator("[data-live-text]")).to_have_text("live", timeout=20_000)
-    site.expect_problems("net::ERR_FAILED")  # the aborted requests
 
 
 async def test_c54_second_of_two_tabs_shows_who_resolved_the_dead_letter(site: Site) -> None:

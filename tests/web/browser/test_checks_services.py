@@ -143,7 +143,7 @@ async def test_c9_pages_below_a_path_prefix_never_leave_it(url: str, tmp_path: P
     app.schedule("Nightly", manual(), [Step.job(quick)])
     async with running_site(app, browser) as site:
         assert site.address.endswith("/ops/tenuto")
-        page = await site.browser.new_page()
+        page = await (await site.new_context()).new_page()
         requests: list[Request] = []
         page.on("request", lambda request: requests.append(request))
         await page.goto(f"{site.address}/executions?q=state:failed")

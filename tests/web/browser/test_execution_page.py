@@ -110,7 +110,7 @@ async def test_viewer_sees_actions_disabled_with_the_role_they_need(site: Site) 
 
 async def test_link_to_a_step_survives_the_login(site: Site) -> None:
     started = await site.run("Nightly sync")
-    page = await (await site.browser.new_context(base_url=site.address)).new_page()
+    page = await (await site.new_context()).new_page()
     target = f"/executions/{started}?step=2&tab=attempts"
     await page.goto(target)
     await page.wait_for_url("**/login?next=**")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.async_api import Route, expect
@@ -168,6 +169,90 @@ async def test_page_without_server_says_so_and_recovers(site: Site) -> None:
     await page.unroute("**/*")
     await expect(page.locator("[data-live-text]")).to_have_text("live", timeout=15_000)
     site.expect_problems("net::ERR_FAILED")  # the aborted requests
+
+
+async def test_page_asks_again_for_what_a_failed_answer_did_not_show(site: Site) -> None:
+    page = await site.open("/queues/held")
+    await expect(page.locator("[data-live-text]")).to_have_text("live")
+    await page.route("**/api/v1/events**", lambda route: asyncio.sleep(0))  # no event marks anything as stale again
+    await page.reload()
+    failed: list[str] = []
+
+    async def fail_once(route: Route) -> None:
+        names = route.request.headers.get("tenuto-parts")
+        if names is None or failed:
+            await route.continue_()
+        else:
+            failed.append(names)
+            await route.fulfill(status=500, body="")
+
+    await page.route("**/queues/held", fail_once)
+    async with page.expect_response(
+        lambda each: each.status in (200, 304) and each.request.headers.get("tenuto-parts") in failed, timeout=20_000
+    ):
+        await page.evaluate(REFRESH)
+    site.expect_problems("status of 500")
+
+
+MARK_STALE = """async (name) => {
+  const live = await import(document.querySelector("script[src*=app]").src.replace("app.js", "live.js"));
+  live.markStale(name);
+}"""
+"""Fetches one part of a page again, and its title."""
+
+
+async def test_page_shows_the_newest_state_after_other_parts_were_fetched_with_it(site: Site) -> None:
+    page = await site.open("/login")
+    await page.route("**/api/v1/events**", lambda route: asyncio.sleep(0))  # parts are fetched by this test only
+    await page.goto("/queues/held")
+    head = page.locator("[data-part=head]")
+
+    async def fetch_again(script: str, *arguments: str) -> None:
+        async with page.expect_response(lambda each: "tenuto-parts" in each.request.headers):
+            await page.evaluate(script, *arguments)
+
+    await fetch_again(MARK_STALE, "head")
+    await site.app.pause_queue("held", "server down")
+    await fetch_again(REFRESH)
+    await expect(head).to_contain_text("server down")
+    await site.app.resume_queue("held")
+    await fetch_again(MARK_STALE, "head")
+    await expect(head).not_to_contain_text("server down")
+
+
+HIDE = """(hidden) => {
+  Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""Headless chromium never reports a page as hidden."""
+
+
+async def test_page_that_was_hidden_for_a_moment_shows_what_changed_meanwhile(site: Site) -> None:
+    page = await site.open("/login")
+    await page.route("**/api/v1/events**", lambda route: asyncio.sleep(0))  # no later event makes up for it
+    await page.goto("/executions")
+    await page.evaluate(HIDE, True)
+    await page.evaluate(MARK_STALE, "nav")
+    async with page.expect_response(lambda each: "nav" in each.request.headers.get("tenuto-parts", "")):
+        await page.evaluate(HIDE, False)
+
+
+async def test_announcements_are_made_at_most_once_in_ten_seconds_and_the_last_is_not_lost(site: Site) -> None:
+    page = await site.open("/login")
+    await page.clock.install()
+    await page.goto("/queues")
+    await page.clock.pause_at(datetime.now(UTC) + timedelta(minutes=1))
+    announce = """(texts) => import(document.querySelector("script[src*=app]").src.replace("app.js", "live.js"))
+      .then((live) => texts.forEach(live.announce))"""
+    announcer = page.locator("#announcer")
+    await page.evaluate(announce, ["one"])
+    await page.clock.run_for(1)
+    await expect(announcer).to_have_text("one")
+    await page.evaluate(announce, ["two", "three"])
+    await page.clock.run_for(9_900)
+    await expect(announcer).to_have_text("one")
+    await page.clock.run_for(200)
+    await expect(announcer).to_have_text("three")
 
 
 async def test_pages_can_be_read_without_scripts(site: Site) -> None:

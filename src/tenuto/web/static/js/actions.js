@@ -72,7 +72,7 @@ async function run(button, values, key, openedAt = serverNow()) {
     const { response, data } = await send(method, url, { body, reason, key });
     if (!response.ok) {
       const problem = data ?? { detail: `The server answered ${response.status}.` };
-      if (response.status === 409 || response.status === 404) refresh();
+      if ([401, 404, 409].includes(response.status)) refresh();
       return problem;
     }
     const link = goto && data ? goto.replace(/\{(\w+)\}|%7B(\w+)%7D/g, (_, a, b) => encodeURIComponent(data[a || b] ?? "")) : goto;

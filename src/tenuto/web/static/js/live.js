@@ -7,7 +7,7 @@ const GATHER_MS = 50; // pages that learn of a change within this time share one
 const MIN_GAP_MS = 500;
 const MAX_GAP_MS = 10_000;
 const HIDDEN_MS = 10_000;
-const RECONNECT_MS = [1000, 2000, 4000, 8000, 15_000];
+const RECONNECT_MS = [1000, 2000, 4000];
 const policy = window.trustedTypes?.createPolicy("tenuto", { createHTML: (text) => text }) ?? { createHTML: (text) => text };
 const root = document.documentElement;
 
@@ -16,7 +16,8 @@ let clockOffset = Number(root.dataset.now || Date.now()) - Date.now();
 export const serverNow = () => Date.now() + clockOffset;
 
 const stale = new Set();
-const tags = new Map();
+/** Names and ETag of the parts that were changed last; what other parts show may no longer be what an older ETag names. */
+let shown = [];
 let markedAt = 0;
 let source = null;
 let subscribed = "";
@@ -30,7 +31,7 @@ let isPaused = false;
 let offlineSince = 0;
 let offlineText = "";
 let attempts = 0;
-let reconnectTimer = 0;
+let reconnectAt = 0;
 let hiddenTimer = 0;
 let reportedVersion = root.dataset.version;
 /** Changes up to here are shown: the next stream begins with those since then. */
@@ -84,20 +85,28 @@ async function fetchStale() {
   try {
     // What the server computed before the last change does not show it.
     const headers = { Accept: "text/html", "Tenuto-Parts": names, "Tenuto-Max-Age": String(Math.floor(started - markedAt)) };
-    if (tags.has(names)) headers["If-None-Match"] = tags.get(names);
+    if (shown[0] === names) headers["If-None-Match"] = shown[1];
     const response = await fetch(location.href, { headers, cache: "no-store", redirect: "error" });
-    apply(response, names, response.status === 200 || response.status === 422 ? await response.text() : "");
-    gap = Math.min(Math.max(MIN_GAP_MS, 10 * serverTime(response, started)), MAX_GAP_MS);
+    if (response.status >= 500) fail(names, response.status === 503 ? "The database is currently unreachable" : "");
+    else {
+      apply(response, names, response.status === 200 || response.status === 422 ? await response.text() : "");
+      gap = Math.min(Math.max(MIN_GAP_MS, 10 * serverTime(response, started)), MAX_GAP_MS);
+    }
   } catch {
-    for (const name of names.split(",")) stale.add(name);
-    gap = Math.min(gap * 2, MAX_GAP_MS);
-    setOffline();
+    fail(names);
   } finally {
     isFetching = false;
     for (const part of document.querySelectorAll("[data-part][aria-busy]")) if (!stale.has(part.dataset.part)) part.removeAttribute("aria-busy");
     lastFetch = Date.now();
     schedule();
   }
+}
+
+/** What was asked for is still stale: ask again, later each time. */
+function fail(names, text = "") {
+  for (const name of names.split(",")) stale.add(name);
+  gap = Math.min(gap * 2, MAX_GAP_MS);
+  setOffline(text);
 }
 
 function serverTime(response, started) {
@@ -107,16 +116,14 @@ function serverTime(response, started) {
 
 function apply(response, names, text) {
   if (response.status === 401) return showLogin();
-  if (![200, 304, 422].includes(response.status)) {
-    if (response.status >= 500) setOffline(response.status === 503 ? "The database is currently unreachable" : "");
-    return undefined;
-  }
-  setOnline();
+  if (![200, 304, 422].includes(response.status)) return undefined;
+  loginDialog?.close();
+  if (source?.readyState === EventSource.OPEN || !currentTopics().length) setOnline();
   clockOffset = Number(response.headers.get("Tenuto-Now")) - Date.now();
   if (root.dataset.code) reloadChanges(response.headers);
   else reportVersion(response.headers.get("Tenuto-Version"));
   if (response.status === 304) return undefined;
-  tags.set(names, response.headers.get("ETag"));
+  shown = [names, response.headers.get("ETag")];
   const isHolding = !isVisit;
   isVisit = false;
   for (const target of parse(text).querySelectorAll("[data-part]")) {
@@ -150,7 +157,7 @@ function holdNewRows(current, target) {
     button.addEventListener("click", () => {
       button.remove();
       document.activeElement?.blur();
-      tags.clear();
+      shown = [];
       refresh();
     });
     (current.querySelector("header") ?? current).append(button);
@@ -174,25 +181,35 @@ function reloadChanges(headers) {
   root.dataset.version = version;
 }
 
-/** The session has ended: offer the login over the page, which stays as it is. */
+// --- the login over the page -------------------------------------------------------------------------------------------
+
+const loginDialog = document.querySelector("#login-dialog");
+
+/** The session has ended: the viewer logs in over the page, which stays as it is and then continues. */
 function showLogin() {
   stop();
-  if (document.querySelector("#login-dialog")) return;
-  const dialog = document.createElement("dialog");
-  dialog.id = "login-dialog";
-  dialog.setAttribute("aria-labelledby", "login-dialog-title");
-  const form = document.createElement("form");
-  const title = document.createElement("h2");
-  title.id = "login-dialog-title";
-  title.textContent = "You are logged out";
-  const link = document.createElement("a");
-  link.className = "button primary";
-  link.href = `${root.dataset.prefix}/login?next=${encodeURIComponent(location.pathname.slice(root.dataset.prefix.length) + location.search)}`;
-  link.textContent = "Log in again";
-  form.append(title, link);
-  dialog.append(form);
-  document.body.append(dialog);
-  dialog.showModal();
+  if (!loginDialog.open) loginDialog.showModal();
+}
+
+async function logIn(event) {
+  event.preventDefault();
+  const form = event.target;
+  const error = form.querySelector("[role=alert]");
+  try {
+    const response = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)), redirect: "manual" });
+    if (response.type !== "opaqueredirect") {
+      error.textContent = response.status === 401 ? "The link or key is not valid, or has been used." : `The server answered ${response.status}.`;
+      return;
+    }
+    form.reset();
+    error.textContent = "";
+    const { name, role } = await (await fetch(`${root.dataset.prefix}/api/v1/session`)).json();
+    for (const each of document.querySelectorAll("[data-account]")) each.textContent = `${name} · ${role}`;
+    refresh();
+    start();
+  } catch {
+    error.textContent = "The server cannot be reached.";
+  }
 }
 
 // --- the stream -------------------------------------------------------------------------------------------------------
@@ -221,9 +238,9 @@ function start() {
     setOffline(offlineText);
     if (isClosed) {
       stop();
-      refreshAccess();
-      reconnectTimer = setTimeout(start, RECONNECT_MS[Math.min(attempts++, RECONNECT_MS.length - 1)]);
+      reconnectAt = Date.now() + RECONNECT_MS[Math.min(attempts++, RECONNECT_MS.length - 1)];
     }
+    refreshAccess();
   };
   const listen = (name, react) => source.addEventListener(name, (event) => {
     position = event.lastEventId || position;
@@ -235,7 +252,7 @@ function start() {
   listen("reset", refresh);
 }
 
-/** A closed stream may mean that the session has ended: a request for parts shows whether the session has ended. */
+/** A closed stream may mean that the session has ended: a request for a part shows whether it has. */
 function refreshAccess() {
   mark(liveParts().slice(0, 1).map((part) => part.dataset.part));
   schedule();
@@ -244,7 +261,6 @@ function refreshAccess() {
 function stop() {
   source?.close();
   source = null;
-  clearTimeout(reconnectTimer);
 }
 
 // --- the indicator ----------------------------------------------------------------------------------------------------
@@ -281,13 +297,16 @@ function show(state, text, announced = text) {
 }
 
 let announcedAt = 0;
+let announceTimer = 0;
 
-/** Announce a change to screen readers, at most once in ten seconds. */
+/** Announce the last of several changes to screen readers, at most once in ten seconds. */
 export function announce(text) {
-  const announcer = document.querySelector("#announcer");
-  if (!announcer || Date.now() - announcedAt < 10_000) return;
-  announcedAt = Date.now();
-  announcer.textContent = text;
+  clearTimeout(announceTimer);
+  announceTimer = setTimeout(() => {
+    announcedAt = Date.now();
+    const announcer = document.querySelector("#announcer");
+    if (announcer) announcer.textContent = text;
+  }, announcedAt + 10_000 - Date.now());
 }
 
 function togglePause() {
@@ -320,6 +339,7 @@ function onVisibilityChange() {
   if (document.hidden) hiddenTimer = setTimeout(stop, HIDDEN_MS);
   else if (!isPaused) {
     if (!source) refresh();
+    schedule(); // what changed while the tab was hidden for a moment
     start();
   }
 }
@@ -335,7 +355,7 @@ function onPartLink(event) {
 /** Change the address and fetch only these parts; `isTyping` replaces the entry of the history. */
 export function visit(url, names, isTyping = false) {
   history[isTyping ? "replaceState" : "pushState"](null, "", url);
-  tags.clear();
+  shown = [];
   isVisit = true;
   mark(names);
   for (const name of names) {
@@ -348,21 +368,22 @@ export function visit(url, names, isTyping = false) {
 export function startLive() {
   document.addEventListener("click", onPartLink);
   window.addEventListener("popstate", () => {
-    tags.clear();
+    shown = [];
     refresh();
   });
   document.querySelector("[data-live-indicator]")?.addEventListener("click", togglePause);
   document.addEventListener("visibilitychange", onVisibilityChange);
+  loginDialog.addEventListener("submit", logIn);
+  loginDialog.addEventListener("cancel", (event) => event.preventDefault());
   window.addEventListener("pagehide", stop);
   window.addEventListener("pageshow", (event) => {
     if (event.persisted) onVisibilityChange();
   });
   setInterval(() => {
-    if (offlineSince && !isPaused) {
-      setOffline(offlineText);
-      if (!source) start();
-      schedule();
-    }
+    if (!offlineSince || isPaused || loginDialog.open) return;
+    setOffline(offlineText);
+    if (!source && Date.now() >= reconnectAt) start();
+    schedule();
   }, 1000);
   if (root.dataset.code) setInterval(() => markStale("title"), 1000);
   setOnline();
