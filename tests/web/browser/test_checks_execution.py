@@ -2,34 +2,69 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from uuid import UUID
 
 from playwright.async_api import FloatRect, expect
 
+from tenuto import Step, every
 from tenuto.model.access.actors import Actor, ActorType, Role
+from tests.support.proofs import times
 from tests.support.waiting import eventually
-from tests.web.browser.conftest import Site
+from tests.web.browser.conftest import Site, within
 
 ANA = Actor(ActorType.USER, None, "ana")
 LOG = "t-log .log > div"
 NO_BOX: FloatRect = {"x": 0, "y": 0, "width": 0, "height": 0}
 
 
+RANKS = {"waiting": 0, "scheduled": 1, "queued": 1, "running": 2, "completed": 3}
+READ_STATES = """() => [...document.querySelectorAll("tr[data-key^=s] .status")].map(
+  (each) => each.textContent.trim().toLowerCase().match(/^[a-z]+/)[0])"""
+
+
 async def test_c10_run_now_opens_a_page_that_follows_every_change(site: Site) -> None:
+    talk = site.app.jobs.jobs_by_name["talk"]
+    names = [["Import"], ["Sync"], ["AD - Export", "LDAP - Export"], ["AD - Confirm", "LDAP - Confirm"]]
+    groups = [[Step.job(talk, 1.0, name=name) for name in group] for group in names]
+    site.app.schedule("Night", every("1d"), groups)
+    await site.app.schedules.deploy()
     site.hold_talks()
     page = await site.open("/schedules")
-    await page.get_by_role("row", name="Limited").get_by_role("button", name="Run now").click()
+    await (
+        page.get_by_role("row", name="Night", exact=True)
+        .or_(page.get_by_role("row").filter(has=page.get_by_role("link", name="Night", exact=True)))
+        .get_by_role("button", name="Run now")
+        .click()
+    )
     await page.get_by_role("status").get_by_role("link", name="Open").click()
-    groups = page.get_by_role("list", name="Step groups").get_by_role("listitem")
-    await expect(groups).to_have_count(2)
-    await expect(groups.nth(1)).to_contain_text("Waiting for group 1")
-    await expect(page.locator("tr[data-key^=s]")).to_have_count(3)
+    rail = page.get_by_role("list", name="Step groups").get_by_role("listitem")
+    await expect(rail).to_have_count(4)
+    await expect(page.locator("tr[data-key^=s]")).to_have_count(6)
+    for number in (1, 2, 3):
+        await expect(rail.nth(number)).to_contain_text(f"Waiting for group {number}")
     id = UUID(page.url.rpartition("/")[2])
-    await expect(page.get_by_role("row", name="First")).to_contain_text("Running", timeout=20_000)
+    stored: dict[tuple[int, int], float] = {}
+    shown: dict[tuple[int, int], float] = {}
+
+    def note(seen: dict[tuple[int, int], float], states: list[str]) -> None:
+        """Keep the instant at which each step has reached each rank."""
+        now = time.monotonic()
+        for step, state in enumerate(states):
+            for rank in range(RANKS[state] + 1):
+                seen.setdefault((step, rank), now)
+
     site.release_talks()
-    await site.app.executions.wait(id, 30)
-    await expect(page.locator("[data-part=head] .status").first).to_have_text("Completed", timeout=20_000)
+    while len(shown) < 6 * 4:
+        record = await site.app.executions.get(id)
+        note(stored, [each.state for each in record.steps])
+        note(shown, await page.evaluate(READ_STATES))
+        await asyncio.sleep(0.1)  # the sampling interval of the check
+    delays = sorted(at - stored[each] for each, at in shown.items())
+    assert delays[int(len(delays) * 0.95)] <= within(2.0) / 1000, delays
+    await expect(page.locator("[data-part=head] .status").first).to_have_text("Completed")
 
 
 async def test_c12_figures_and_bars_equal_the_timeline(site: Site) -> None:
@@ -113,17 +148,37 @@ async def test_log_has_find_levels_wrap_and_older_lines(site: Site) -> None:
     assert (await download.value).suggested_filename.endswith(".txt")
 
 
+LIVE_LOG_WRITES = """SELECT n_tup_ins + n_tup_upd + n_tup_del AS writes FROM pg_stat_user_tables
+WHERE schemaname = 'tenuto' AND relname = 'live_logs'"""
+
+
 async def test_c16_closed_log_is_no_longer_written(site: Site) -> None:
+    site.hold_talks()
     id = await site.run("Talk")
     page = await site.open(f"/executions/{id}?step=1&tab=log")
     await expect(page.locator(LOG).first).to_be_visible(timeout=20_000)
-    await page.goto("/queues")
     database = await site.app.open()
+
+    async def count_writes() -> int:
+        return int(await database.fetch_value(LIVE_LOG_WRITES))
+
+    await eventually(count_writes, 20, what="the statistics show that the open log is written")
+    await page.goto("/queues")
 
     async def is_empty() -> bool:
         return bool(await database.fetch_value("SELECT count(*) = 0 FROM tenuto.live_logs"))
 
     await eventually(is_empty, 40)
+
+    async def is_quiet() -> bool:
+        """Sessions report what they wrote within seconds; the open log was written twice per second."""
+        before = await count_writes()
+        await asyncio.sleep(times(3, in_a_proof=20))
+        return await count_writes() == before
+
+    await eventually(is_quiet, 30)
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
+    assert (await site.app.executions.get(id)).state == "in_progress", "the attempt still writes lines"
 
 
 async def test_c17_paused_queue_is_explained_and_resumed_from_the_page(site: Site) -> None:
@@ -191,6 +246,33 @@ async def test_c20_cancellation_says_its_effect_and_is_recorded_with_the_reason(
     await expect(page.get_by_role("list", name="Step groups").get_by_role("listitem").nth(1)).not_to_contain_text(
         "Waiting"
     )
+
+
+async def test_c20_execution_is_stopping_until_its_steps_have_ended(site: Site) -> None:
+    stubborn = site.app.jobs.jobs_by_name["stubborn"]
+    site.app.schedule("Stubborn", every("1d"), [Step.job(stubborn, name="Hold"), Step.job(stubborn, name="Later")])
+    await site.app.schedules.deploy()
+    site.hold_talks()
+    id = await site.run("Stubborn")
+    page = await site.open(f"/executions/{id}")
+    watched = await site.open(f"/executions/{id}", Role.VIEWER)
+    await expect(page.get_by_role("row", name="Hold")).to_contain_text("Running", timeout=20_000)
+    await page.get_by_role("button", name="Cancel…").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Reason (optional)").fill("supplier down")
+    await dialog.get_by_role("button", name="Cancel the execution").click()
+    status = watched.locator("[data-part=head] .status").first
+    await expect(status).to_have_text("Stopping", timeout=within(2.0))
+    await expect(page.get_by_role("button", name="Cancel…")).to_be_enabled()
+    site.release_talks()
+    await expect(status).to_have_text("Cancelled", timeout=within(2.0))
+    await expect(watched.get_by_role("row", name="Later")).to_contain_text("Cancelled")
+    await expect(watched.locator("[data-part=head]")).to_contain_text("supplier down")
+    answer = await watched.request.get(f"/api/v1/history?target=execution:{id}")
+    assert answer.ok, "a viewer may read who did what with an execution, and why"
+    [entry] = [each for each in (await answer.json())["items"] if each["action"] == "execution.cancel"]
+    assert (entry["actor_name"], entry["reason"]) == ("operator", "supplier down")
+    assert "source" not in entry, "addresses are for admins"
 
 
 async def test_c21_step_attempt_and_tab_are_in_the_address(site: Site) -> None:

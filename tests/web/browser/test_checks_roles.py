@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page
+import pytest_asyncio
+from playwright.async_api import Browser, Page
 
+from tenuto import Step, manual
 from tenuto.api.openapi import openapi_document
 from tenuto.model.access.actors import Role
+from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.web.application import create_web_application
-from tests.web.browser.conftest import Site
+from tests.support.waiting import eventually
+from tests.web.browser.conftest import Site, make_app, running_site
 from tests.web.browser.test_accessibility import fill
 
 READ_ACTIONS = """() => [...document.querySelectorAll("main button[data-operation]")].map((each) => ({
@@ -28,8 +37,35 @@ SEND = """async ([action, values]) => {
 }"""
 NOT_SENT = {"sessions_end", "account_end_session", "account_end_other_sessions", "keys_revoke", "keys_rotate"}
 """They would end the session of this test; `test_checks_access.py` and `test_actions_of_pages.py` perform them."""
-FIELD_VALUES = {"rate_limit": "100/m", "max_running": 7}
-"""Values of optional fields without which an action changes nothing, or is refused."""
+WITHOUT_BUTTON = {
+    "approvals_create_link",
+    "dead_letters_acknowledge_selected",
+    "dead_letters_retry_selected",
+    "manifests_bulk",
+    "one_shots_cancel_all",
+    "plans_apply",
+    "session_close",
+    "tasks_retry",
+}
+"""Changes for programs and the command line; the dashboard has bulk operations, *Run again* and a form to log out."""
+MAX_TRIES = 8
+FIELD_VALUES = {
+    "rate_limit": "100/m",
+    "max_running": 7,
+    "max_active": 7,
+}
+"""Values of fields without which an action changes nothing, or is refused."""
+
+
+def queries(site: Site) -> set[str]:
+    """Return the operations that change nothing."""
+    document = openapi_document(create_web_application(site.app))
+    return {
+        operation["operationId"]
+        for methods in document["paths"].values()
+        for method, operation in methods.items()
+        if method == "get" or operation.get("x-action", ".read").endswith(".read")
+    }
 
 
 def list_roles(site: Site) -> dict[str, str]:
@@ -43,15 +79,69 @@ def list_roles(site: Site) -> dict[str, str]:
     }
 
 
+@pytest_asyncio.fixture(loop_scope="session")
+async def site(url: str, tmp_path: Path, browser: Browser, master_key: None) -> AsyncIterator[Site]:
+    """Only the web service: the test runs the others."""
+    async with running_site(make_app(url, tmp_path), browser, services=False) as found:
+        yield found
+
+
+@asynccontextmanager
+async def objects_in_every_state(site: Site, scheduler: AsyncExitStack) -> AsyncIterator[list[str]]:
+    """Create objects whose state allows each action; yield their pages. Then no scheduler runs that would change it."""
+    app = site.app
+    app.manifest("grouped", app.jobs.jobs_by_name["quick"], on_demand=True, group="mail", max_active=3)
+    await app.manifests.deploy()
+    await app.pause_queue("held", "server down")
+    held = [await app.bulk_enqueue("held", [{"number": number} for number in range(2)]) for _ in range(2)]
+    await app.batches.pause(held[1].id)
+    failed = await app.bulk_enqueue("bills", [{"number": number} for number in range(4)])
+
+    async def have_failed() -> bool:
+        return (await app.dead_letters.count(f"batch:{failed.id}")).count == 4
+
+    await eventually(have_failed, 30)
+    for _ in range(2):
+        await site.run("Month end", wait=True)
+    site.hold_talks()
+    running = [await site.run(name) for name in ("Limited", "Parent")]
+    await app.executions.pause(running[1])
+    await app.one_shots.create(datetime.now(UTC) + timedelta(hours=2), "log.append", {"message": "later"})
+    await app.secrets.set("hr/database", "password")
+    await app.invitations.create("ben", Role.VIEWER)
+    await app.schedules.disable("Chatter")
+    await app.manifests.disable("paid")
+    gates = [Step.approval(f"Deploy {number}?", role="viewer", name=f"Gate {number}") for number in range(3)]
+    await app.schedules.apply([schedule_definition("Gates", manual(), [gates])])
+    await site.run("Gates")
+    pending = await eventually(app.approvals.pending)
+    async with app.worker(queues=["other"], name="box-2"), app.worker(queues=["other"], name="box-3"):
+        await app.drain_worker("box-3")
+        await scheduler.aclose()
+        operations = [await app.bulk_operations.create("task.cancel", "queue:held") for _ in range(3)]
+        await app.bulk_operations.pause(operations[2].id)
+        yield [
+            *(f"/batches/{each.id}" for each in (*held, failed)),
+            *(f"/executions/{each}" for each in running),
+            *(f"/operations/{each.id}" for each in operations),
+            *(f"/approvals/{each.id}" for each in pending),
+            "/queues/held",
+            "/manifests/paid",
+            "/schedules/Chatter",
+        ]
+
+
 def choose_values(action: dict[str, Any]) -> dict[str, Any]:
     """Return the values of the fields of a dialog: their defaults, else a value that changes something."""
     values = {}
     for field in action["fields"]:
         value = field.get("value", "")
-        if value in ("", None) and field.get("required"):
-            value = f"checked-{action['operation']}".replace("_", "-")
         if value in ("", None):
             value = FIELD_VALUES.get(field["name"])
+        if value in ("", None) and field.get("required"):
+            value = f"checked-{action['operation']}".replace("_", "-")
+        if field.get("type") == "json" and isinstance(value, str) and value:
+            value = json.loads(value)
         if value not in ("", None):
             values[field["name"]] = value
     return values
@@ -67,15 +157,48 @@ async def collect_actions(page: Page, addresses: list[str]) -> list[dict[str, An
     return found
 
 
-@pytest.mark.timeout(240)
+def order_of(action: dict[str, Any]) -> int:
+    """Return when to perform an action: what ends or removes objects comes last, because other actions need them."""
+    verbs = (
+        "one_shots_cancel",
+        "cancel",
+        "acknowledge",
+        "retry",
+        "end",
+        "abort",
+        "revoke",
+        "delete",
+        "operations_create",
+    )
+    return next((number for number, verb in enumerate(verbs, 1) if verb in action["operation"]), 0)
+
+
+async def perform(page: Page, actions: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Perform each operation until it succeeds once: on the next object where the state of one no longer allows it."""
+    statuses: dict[str, list[int]] = {}
+    for action in sorted(actions, key=order_of):
+        found = statuses.setdefault(action["operation"], [])
+        if len(found) < MAX_TRIES and not any(status < 300 for status in found):
+            found.append(await page.evaluate(SEND, [action, choose_values(action)]))
+    return statuses
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("role", list(Role))
 async def test_c8_actions_of_all_pages_follow_the_role(site: Site, role: Role) -> None:
-    addresses = [*(await fill(site)), "/account"]
+    async with site.app.worker(queues=["default", "ldap", "held"]), AsyncExitStack() as scheduler:
+        await scheduler.enter_async_context(site.app.scheduler())
+        addresses = await fill(site)
+        async with objects_in_every_state(site, scheduler) as more:
+            await check_actions(site, role, [*addresses, *more, "/account"])
+
+
+async def check_actions(site: Site, role: Role, addresses: list[str]) -> None:
     _, site.keys[role] = await site.app.api_keys.create(f"person-{role.key}", role, is_person=True)
     needed = list_roles(site)
+    await site.open("/", role)  # another session, which its owner may end
     page = await site.open("/", role)
     actions = await collect_actions(page, addresses)
-    assert len({each["operation"] for each in actions}) > 10
     for action in actions:
         is_allowed = role >= Role.from_key(needed[action["operation"]])
         if not is_allowed:
@@ -83,18 +206,18 @@ async def test_c8_actions_of_all_pages_follow_the_role(site: Site, role: Role) -
             assert action["title"] == f"Requires the role {needed[action['operation']]}", action
         if action["disabled"]:
             assert action["title"], action
+    if role is Role.ADMIN:  # others do not see the pages whose actions are all for admins
+        assert {each["operation"] for each in actions} - queries(site) == set(needed) - queries(site) - WITHOUT_BUTTON
+    enabled = [each for each in actions if not each["disabled"]]
+    allowed = {operation for operation, least in needed.items() if role >= Role.from_key(least)}
+    assert {each["operation"] for each in enabled} - queries(site) == allowed - queries(site) - WITHOUT_BUTTON
 
-    statuses: dict[str, int] = {}
-    for action in actions:
-        operation = action["operation"]
-        if action["disabled"] or not action["url"] or operation in statuses or operation in NOT_SENT:
-            continue
-        statuses[operation] = await page.evaluate(SEND, [action, choose_values(action)])
-    site.expect_problems("status of 4")  # forbidden pages, a wrong filter, actions that are no longer possible
-    assert {each: status for each, status in statuses.items() if status in (401, 403) or status >= 500} == {}
-    done = {each for each, status in statuses.items() if status < 300}
-    if role >= Role.OPERATOR:
-        assert len(done) > 5, statuses
+    sent = [each for each in enabled if each["url"] and each["operation"] not in NOT_SENT]
+    statuses = await perform(page, sent)
+    site.expect_problems("status of 4")  # forbidden pages, a wrong filter, objects whose state does not allow an action
+    done = {operation for operation, found in statuses.items() if min(found) < 300}
+    assert {operation: found for operation, found in statuses.items() if operation not in done} == {}
+    assert [found for found in statuses.values() if any(each in (401, 403) or each >= 500 for each in found)] == []
     entries = [each for each in await site.app.audit.list(limit=200) if each.actor_name == f"person-{role.key}"]
     assert {each.actor_type for each in entries} == {"user"}
     changed = {each.action for each in entries}
@@ -104,5 +227,4 @@ async def test_c8_actions_of_all_pages_follow_the_role(site: Site, role: Role) -
         for operation in methods.values()
         if operation.get("operationId") in done and not operation["x-action"].endswith((".read", ".verify"))
     }
-    # Nothing is left to retry in the batch once its dead letters were retried, and what changes nothing has no entry.
-    assert expected - changed <= {"batch.retry"}, (expected - changed, statuses)
+    assert expected - changed == set(), statuses

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import pytest_asyncio
@@ -19,11 +23,13 @@ from tenuto.definitions.document_parser import parse_document
 from tenuto.model.access.actors import Role
 from tenuto.model.triggers import cron
 from tenuto.operations.definitions.plans import read_declarations
+from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.postgres import migrator
 from tenuto.postgres.migrator import Component
 from tenuto.settings import load_settings
+from tenuto.testing import TimeMachine
 from tenuto_identity.extension import Identity
-from tests.web.browser.conftest import Site, running_site
+from tests.web.browser.conftest import Site, running_site, within
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "nightly_hr_sync"
 READ = """async () => {
@@ -73,6 +79,56 @@ async def test_c33_trigger_is_explained_while_typing(site: Site) -> None:
     for change in explained.clock_changes:
         assert change.message[1:] in text
     assert text.count("01:30 GMT") == 5
+
+
+async def test_c33_preview_equals_the_command_line_and_the_ledger_of_later_runs(
+    url: str, tmp_path: Path, browser: Browser
+) -> None:
+    line, zone = "30 1 * * *", "Europe/London"
+    app = Tenuto(settings=load_settings(database=url, home=tmp_path))
+
+    @app.job
+    async def quick() -> None:
+        pass
+
+    command = [sys.executable, "-m", "tenuto", "cron", "explain", line, "--zone", zone, "-o", "json"]
+    explained = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+    runs = [datetime.fromisoformat(each) for each in json.loads(explained.stdout)["next_runs"]]
+    effects = (await app.schedules.explain(cron(line, zone=zone))).clock_changes
+    assert len(effects) == 2
+    async with running_site(app, browser, services=False) as site:
+        page = await site.open("/login", Role.EDITOR)
+        await page.context.add_cookies([{"name": "tenuto_zone", "value": "Asia/Kathmandu", "url": site.address}])
+        await page.goto("/schedules/new")
+        await page.locator("[name=zone]").last.fill(zone)
+        await page.get_by_label("Cron line").fill("")
+        await page.get_by_label("Cron line").press_sequentially(line)
+        preview = page.get_by_role("region", name="Preview")
+        await expect(preview).to_contain_text("Every day at 01:30", timeout=within(0.6))
+        await expect(preview.get_by_role("columnheader")).to_have_text([zone, "Asia/Kathmandu", "Starts"])
+        shown = await preview.locator("td:first-child time").evaluate_all("all => all.map(each => each.dateTime)")
+        assert [datetime.fromisoformat(each) for each in shown] == runs
+        text = await preview.inner_text()
+        for effect in effects:
+            assert effect.message[1:] in text
+
+        async def pass_time(name: str, start: datetime, end: datetime) -> list[datetime]:
+            """Return the due instants in the ledger of a new schedule after the clock has passed them."""
+            async with TimeMachine(app, start=start) as machine:
+                await app.schedules.apply([schedule_definition(name, cron(line, zone=zone), [Step.job(quick)])])
+                await machine.advance_to(end)
+                return sorted(each.due_at for each in await app.schedules.ledger(name))
+
+        now = (await app.open()).clock.now()
+        assert await pass_time("Next runs", now, runs[-1]) == runs
+        for number, effect in enumerate(effects):
+            begin, end = (effect.at + timedelta(hours=hours) for hours in (-6, 6))
+            [due] = await pass_time(f"Clock change {number}", begin, end)
+            if "does not exist" in effect.message:
+                assert f"it runs once, at {due.astimezone(ZoneInfo(zone)):%H:%M}" in effect.message
+            else:
+                assert "it runs once, the first time" in effect.message
+                assert due == effect.at - timedelta(minutes=30), "the first of the two"
 
 
 async def test_c34_errors_are_shown_at_their_fields(site: Site) -> None:
