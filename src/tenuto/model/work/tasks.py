@@ -86,7 +86,7 @@ class OutcomeReason(StrEnum):
 
 
 class OutcomeChoice(StrEnum):
-    """How lists of attempts are filtered by their outcome: by status, or by what users see as an outcome of its own."""
+    """The outcomes by which lists of attempts are filtered: the statuses, and expired ones."""
 
     COMPLETED = OutcomeStatus.COMPLETED.value
     COMPLETED_WITH_WARNING = OutcomeStatus.COMPLETED_WITH_WARNING.value
