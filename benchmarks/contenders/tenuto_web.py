@@ -145,7 +145,7 @@ async def create(port: int, key: str, path: str, count: int, lines: int, rate: f
 
 PAGES = (
     "/api/v1/activities?limit=100",
-    "/api/v1/activities?limit=100&state=Failed",
+    "/api/v1/activities?limit=100&state=failed",
     "/api/v1/activities?limit=100&name=job-7",
     "/api/v1/tasks?limit=100",
     "/api/v1/executions?limit=100",
