@@ -114,7 +114,7 @@ item_key, origin
 -- fragment: record_attempts
 -- Insert the activities of the attempts in `ended`, which consists of {ended_attempt} and `final`. The only INSERT into the
 -- table. The number of the transaction is read once; as the default of the column it would be made for every row, a
--- twelfth of the CPU time of finish_tasks.
+-- twelfth of the CPU time of finish_tasks (benchmark drain, CPU of the server).
 INSERT INTO tenuto.activities (transaction_id, final, {activity_columns})
 SELECT (SELECT pg_current_xact_id()::text::bigint), final, {activity_columns}
 FROM ended

@@ -381,7 +381,8 @@ ORDER BY id
 FOR UPDATE;
 
 -- name: create_executions
--- Insert executions with all their tasks: the first group is queued, the others wait.
+-- Insert executions with all their tasks: the first group is queued, the others wait. One statement, so that a submission
+-- is one round trip before its commit (benchmark executions, submitted one by one; benchmark schedules, due at once).
 WITH execution AS (
     INSERT INTO tenuto.executions (
         id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group, first_group, total_groups,

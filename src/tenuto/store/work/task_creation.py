@@ -57,7 +57,9 @@ def task_columns(tasks: Sequence[NewTask]) -> list[list[Any] | None]:
 async def enqueue_or_find(database: Database, task: NewTask, *, may_exist: bool = False) -> UUID:
     """Create a task with a new id; return its id, or that of the open task with its unique key.
 
-    ``may_exist``: the id may have been used before, and the task may even have ended.
+    ``may_exist``: the id may have been used before, and the task may even have ended. Such a task is written alone: it
+    may have to wait for the transaction of another caller with this id, and a second statement of its transaction
+    checks for an activity that was committed after the first took its snapshot.
     """
     created = bool(await enqueue_tasks(database, [task])) if may_exist else await enqueue_new(database, task)
     while not created:

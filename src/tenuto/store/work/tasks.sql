@@ -876,7 +876,8 @@ LIMIT 1000;
 -- Numbers arrive as text and instants as microseconds, which the driver encodes much faster. A null status means
 -- completed. The result names the finished tasks only if some were not. The executions $12 are locked first, by id
 -- (see lock_executions). Under a limit the slot of each task goes to its standby successor $13; the result names the
--- successors that received one.
+-- successors that received one. One statement and commit for a batch, and its forms of ids and numbers, are measured by
+-- the benchmark drain.
 WITH held AS MATERIALIZED (
     SELECT id
     FROM tenuto.executions
@@ -926,7 +927,8 @@ FROM recorded;
 -- Record the attempts and keep the tasks for another attempt, in one statement, fenced like finish_tasks. Tasks with
 -- a cancellation request are skipped. Last-chance tasks run one at a time (see claim_limited_tasks): those without a
 -- limit key share one, so that only claims under limits take them. A task that was handed back or lost has begun and does
--- not expire; one that failed does.
+-- not expire; one that failed does. Not a part of finish_tasks, so that the common case does not pay for it (benchmark
+-- drain); no benchmark measures retries.
 WITH outcome AS (
     SELECT o.*,
            $1::uuid AS holder,
