@@ -846,6 +846,7 @@ WHERE tasks.id = ANY ($2::uuid[])
   AND tasks.lease_until > clock_timestamp();
 
 -- name: find_open_tasks
+-- Return those of the tasks $1 that have not ended.
 SELECT id FROM tenuto.tasks WHERE id = ANY ($1::uuid[]);
 
 -- name: mark_overrun_tasks
