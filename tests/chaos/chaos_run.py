@@ -12,7 +12,8 @@ import asyncpg
 
 from tests.chaos.environment import Environment, open_environment
 from tests.chaos.faults import Faults
-from tests.chaos.jobs import INTERVALS, TRIGGERED_MANIFESTS, app
+from tests.chaos.feature_jobs import TRIGGERS
+from tests.chaos.jobs import TRIGGERED_MANIFESTS, app
 from tests.chaos.load import Load
 from tests.chaos.pace import Pace, Progress, RunSize
 from tests.chaos.report import Report
@@ -25,6 +26,10 @@ SELECT (SELECT count(*) FROM tenuto.tasks) AS tasks,
        (SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL) AS executions,
        (SELECT count(*) FROM tenuto.occurrences WHERE decision = 'queued') AS turns,
        (SELECT count(*) FROM tenuto.audit_unsealed) AS unsealed,
+       (SELECT count(*) FROM tenuto.bulk_operations WHERE state = 'running') AS operations,
+       (SELECT count(*) FROM tenuto_notifications.events WHERE state = 'pending') AS unsent,
+       (SELECT count(*) FROM tenuto.activities WHERE final AND status = 'failed' AND name <> 'notifications.deliver'
+           AND NOT EXISTS (SELECT FROM tenuto_notifications.events WHERE event_key = 'task:' || task_id)) AS unreported,
        (SELECT coalesce(max(fence), 0) FROM tenuto.tasks) AS tried
 """
 _COUNTS = """
@@ -54,8 +59,9 @@ class ChaosRun:
         await self._environment.stop_all(within=60)
         self._print("auditing")
         return Auditor(
-            self._environment.settings, self._environment.folder, self._load.accepted, self._environment.lifetimes
-        )
+            self._environment.settings, self._environment.folder, self._load.accepted, self._environment.lifetimes,
+            self._environment.receiver,
+        )  # fmt: skip
 
     async def report(self, auditor: Auditor) -> Report:
         self._environment.write_lifetimes()
@@ -100,7 +106,7 @@ class ChaosRun:
 
     async def _recover(self) -> None:
         """Disable schedules and manifests, and wait until all work has ended."""
-        for name in (*INTERVALS, "inner"):
+        for name in (*TRIGGERS, "inner"):
             await self._load.retry(lambda name=name: app.schedules.disable(name))  # type: ignore[misc]
         for name in TRIGGERED_MANIFESTS:
             await self._load.retry(lambda name=name: app.manifests.disable(name))  # type: ignore[misc]
@@ -108,6 +114,7 @@ class ChaosRun:
         last: tuple[int, ...] = ()
         moved = said = time.monotonic()
         while True:
+            await self._load.approve_pending()
             row = await self._load.retry(lambda: database.fetch_one(_OPEN_WORK))
             assert row is not None
             left = tuple(row.values())

@@ -10,9 +10,10 @@ checks are those of `tenuto doctor`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
 
+from tests.chaos.check import Check, Figure
+from tests.chaos.feature_checks import FEATURE_CHECKS
+from tests.chaos.feature_jobs import DATA, DURABLE, DURABLE_JOBS
 from tests.chaos.jobs import (
     BULK,
     BULK_MAX,
@@ -24,20 +25,8 @@ from tests.chaos.jobs import (
     TRIGGERED_MANIFESTS,
 )
 
-Figure = Literal[
-    "lost", "doubled", "advanced_twice", "overlapping", "missing_ledger_rows", "repaired_executions", "else"
-]
-
 UNCHECKED_SECONDS = 15
 """Due instants this close to the disabling of a schedule may be missed: no scheduler may be running at that moment."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    invariants: str
-    figure: Figure
-    rule: str
-    violations: str
 
 
 def _more_than(limit: int, where: str) -> str:
@@ -101,6 +90,11 @@ CHECKS = (
         "a task has the outcome its input asks for, unless its workers died three times",
         """SELECT task_id, name, status, reason, input ->> 'fate' AS fate FROM tenuto.activities
            WHERE final AND reason IS DISTINCT FROM 'lost' AND execution_id IS NULL
+             AND reason IS DISTINCT FROM 'expired'
+             AND (parent_id IS NULL OR status <> 'cancelled' OR parent_id NOT IN (
+                 SELECT attempt.id FROM tenuto.activities AS attempt
+                 JOIN tenuto.activities AS last ON last.task_id = attempt.task_id
+                 WHERE last.final AND last.reason = 'lost'))
              AND CASE input ->> 'fate' WHEN 'hopeless' THEN status <> 'failed' ELSE status NOT LIKE 'completed%' END""",
     ),
     Check(
@@ -225,7 +219,9 @@ CHECKS = (
         "a repeated request has one effect",
         """SELECT task_id AS id FROM tenuto.activities
            WHERE final AND execution_id IS NULL AND manifest_id IS NULL
-             AND NOT EXISTS (SELECT FROM chaos.accepted WHERE task = task_id)
+             AND (parent_id IS NULL OR parent_id NOT IN (
+                 SELECT id FROM tenuto.activities WHERE name = 'deliver_order'))
+             AND kind <> 'notifications.deliver' AND NOT EXISTS (SELECT FROM chaos.accepted WHERE task = task_id)
            UNION ALL
            SELECT id FROM tenuto.batches
            WHERE id NOT IN (SELECT batch FROM chaos.accepted_batches) OR total <> (
@@ -244,13 +240,14 @@ CHECKS = (
     Check(
         "I6 I7",
         "advanced_twice",
-        "a group begins when the previous one is over",
-        """SELECT execution_id, group_index FROM (
+        "a group begins when the previous one is over, unless its steps name what they need",
+        f"""SELECT execution_id, group_index FROM (
                SELECT execution_id, group_index, min(began) AS began, max(max(held_until)) OVER (
                    PARTITION BY execution_id ORDER BY group_index ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                ) AS held_before
                FROM chaos.effects JOIN tenuto.activities ON task_id = task AND final
-               WHERE execution_id IS NOT NULL GROUP BY execution_id, group_index) AS groups
+               WHERE execution_id IN (SELECT id FROM tenuto.executions WHERE schedule_name <> '{DATA}')
+               GROUP BY execution_id, group_index) AS groups
            WHERE began < held_before""",
     ),
     Check(
@@ -269,7 +266,7 @@ CHECKS = (
         "an execution completes only if all of its steps did",
         """SELECT DISTINCT execution.id FROM tenuto.executions AS execution
            JOIN tenuto.activities AS past ON past.execution_id = execution.id AND past.final
-           WHERE execution.state = 'completed' AND past.status <> 'completed'""",
+           WHERE execution.state = 'completed' AND past.status NOT IN ('completed', 'skipped')""",
     ),
     Check(
         "I9",
@@ -330,8 +327,8 @@ CHECKS = (
         "I4",
         "missing_ledger_rows",
         "recorded successes really ran",
-        """SELECT task_id, attempt, name FROM tenuto.activities
-           WHERE status LIKE 'completed%' AND kind = 'job' AND NOT EXISTS (
+        f"""SELECT task_id, attempt, name FROM tenuto.activities
+           WHERE status LIKE 'completed%' AND kind = 'job' AND name NOT IN ({_quoted(DURABLE_JOBS)}) AND NOT EXISTS (
                SELECT FROM chaos.effects
                WHERE task = task_id AND effects.attempt = activities.attempt AND effects.fence = activities.fence
                  AND ended IS NOT NULL)""",
@@ -340,8 +337,8 @@ CHECKS = (
         "I3",
         "missing_ledger_rows",
         "successes that really ran are recorded",
-        """SELECT task, attempt, fence FROM chaos.effects
-           WHERE NOT EXISTS (
+        f"""SELECT task, attempt, fence FROM chaos.effects
+           WHERE grp NOT LIKE '{DURABLE}%' AND NOT EXISTS (
                SELECT FROM tenuto.activities
                WHERE task_id = task AND activities.attempt = effects.attempt AND activities.fence = effects.fence)""",
     ),
@@ -375,6 +372,7 @@ CHECKS = (
         """SELECT id FROM tenuto.activities WHERE initiator_name = ''
            UNION ALL SELECT id FROM tenuto.executions WHERE initiator_name = ''""",
     ),
+    *FEATURE_CHECKS,
 )
 
 FIGURES_OF_DOCTOR_CHECKS: dict[str, Figure] = {

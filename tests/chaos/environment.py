@@ -26,8 +26,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tenuto.postgres import migrator
+from tenuto.postgres.database import Database
+from tenuto.postgres.migrator import Component
 from tenuto.settings import load_settings
+from tenuto_notifications.extension import Notifications
+from tests.chaos.feature_jobs import step_ledger_path
 from tests.chaos.jobs import CANARY, PORT, SECRET, SKEW, app
+from tests.chaos.notification_receiver import NotificationReceiver
 from tests.races.disposable_server import DisposableServer
 from tests.races.effect_ledger import Ledger
 from tests.races.processes import ProcessPool, WorkerProcess, Workers
@@ -38,7 +44,13 @@ LEASE_SECONDS = 4.0
 SWEEP_SECONDS = 0.5
 EXIT_LOST_CONTROL = 75
 """Exit code of a worker that can no longer be sure of its leases."""
-_ENVIRONMENT = {"TENUTO_SCHEDULER_POLL_SECONDS": "0.5", "TENUTO_HOUSEKEEPING_SECONDS": "20"}
+_ENVIRONMENT = {
+    "TENUTO_SCHEDULER_POLL_SECONDS": "0.5",
+    "TENUTO_HOUSEKEEPING_SECONDS": "20",
+    "TENUTO_DISABLED_EXTENSIONS": "identity",
+    "TENUTO_HTTP_ALLOWED_HOSTS": "127.0.0.1",
+    "TENUTO_NOTIFICATIONS_POLL_SECONDS": "0.5",
+}
 _CLOCK_SKEWS = (0.0, 0.0, -600.0, 600.0, 3600.0)
 
 
@@ -100,6 +112,8 @@ class Environment:
     ):
         self.server, self.proxy, self.folder, self.chance, self.say = server, proxy, folder, chance, say
         self.ledger = Ledger(folder / "ledger")
+        step_ledger_path(self.ledger.path).touch()
+        self.receiver = NotificationReceiver(random.Random(chance.random()))
         self.url = server.url
         self._process_pool = ProcessPool("tests.chaos.process_launcher")
         self._workers = Workers(self._process_pool, self.url, folder, self.ledger.path)
@@ -118,7 +132,10 @@ class Environment:
         ]
         key = base64.b64encode(chance.randbytes(32)).decode()
         self._variables = {**_ENVIRONMENT, "TENUTO_MASTER_KEY": key}
-        self.settings = load_settings(database=self.url, home=folder, master_key=key, sweep_seconds=SWEEP_SECONDS)
+        self.settings = load_settings(
+            database=self.url, home=folder, master_key=key, sweep_seconds=SWEEP_SECONDS,
+            disabled_extensions=("identity",),
+        )  # fmt: skip
         app.settings = self.settings
 
     # --- processes --------------------------------------------------------------------------------------------------
@@ -224,11 +241,19 @@ class Environment:
 
     async def open(self) -> None:
         await self.server.migrate()
+        await self._migrate_notifications()
+        self.receiver.__enter__()
         await app.schedules.deploy()
         await app.manifests.deploy()
         await app.secrets.set(SECRET, CANARY)
+        await self.receiver.create_rules(app)
         for service in self.services:
             self.start(service)
+
+    async def _migrate_notifications(self) -> None:
+        database = await Database.open(self.url)
+        await migrator.migrate(database, Component("notifications", Notifications().migrations()))
+        await database.close()
 
     async def stop_all(self, within: float) -> None:
         """Send SIGTERM to every service and record those that do not exit cleanly within this time."""
@@ -258,6 +283,7 @@ class Environment:
         await asyncio.to_thread(self._process_pool.close)
         await asyncio.sleep(0)
         await app.close()
+        self.receiver.__exit__()
         self.ledger.close()
 
 

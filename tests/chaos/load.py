@@ -1,4 +1,4 @@
-"""The load: batches, single tasks, one-shots over HTTP, and an operator who retries dead letters.
+"""The load: batches, single tasks, one-shots and events over HTTP, a backfill, an operator and an approver.
 
 Each client repeats a request with the same key until it is acknowledged. Acknowledged requests are recorded, and the
 audit compares the system with them. The load never runs far ahead of the workers.
@@ -17,11 +17,13 @@ from uuid import UUID, uuid4
 
 import httpx2 as httpx
 
+from tenuto import Actor, Job
 from tenuto.errors import Conflict, Unavailable
 from tenuto.ids import new_id
 from tenuto.model.access.actors import Role
 from tests.chaos import jobs
 from tests.chaos.environment import Environment
+from tests.chaos.feature_jobs import APPROVER, HISTORY, PAID, TOLD, deliver_order, hurried, listen, metered, voyage
 from tests.chaos.jobs import Fate, app
 
 T = TypeVar("T")
@@ -40,6 +42,10 @@ class Accepted:
     """Single tasks and one-shots, with their intended outcome."""
     batches: dict[UUID, int] = field(default_factory=dict)
     """Batches, with their number of items."""
+    events: dict[str, tuple[UUID, str]] = field(default_factory=dict)
+    """Keys of sent events, each with the task that waits for it and the payload."""
+    backfilled: tuple[datetime, datetime] | None = None
+    """Period of the backfill."""
     asked: int = 0
     asked_again: int = 0
 
@@ -72,9 +78,14 @@ class Load:
         _, key = await self.retry(lambda: app.api_keys.create(f"chaos-{uuid4()}", Role.OPERATOR))
         client = httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=5.0)
         async with client, asyncio.TaskGroup() as group:
-            for action in (self._submit_batch, self._submit_tasks, lambda: self._submit_one_shots(client)):
+            for action in (
+                self._submit_batch, self._submit_tasks, lambda: self._submit_one_shots(client),
+                lambda: self._submit_durable_tasks(client),
+            ):  # fmt: skip
                 group.create_task(self._submit_repeatedly(action, may_go_on))
             group.create_task(self._resolve_dead_letters())
+            group.create_task(self._approve_repeatedly())
+            group.create_task(self._backfill())
 
     async def _submit_repeatedly(self, action: Callable[[], Awaitable[None]], may_go_on: Callable[[], bool]) -> None:
         while not self.is_over and not self.is_complete:
@@ -112,12 +123,14 @@ class Load:
 
     async def _submit_tasks(self) -> None:
         for number in range(10):
-            job = self._chance.choices((jobs.item, jobs.in_thread, jobs.narrow, jobs.whisper), (4, 4, 3, 1))[0]
+            job = self._chance.choices(
+                (jobs.item, jobs.in_thread, jobs.narrow, jobs.whisper, metered, hurried), (4, 4, 3, 1, 3, 2)
+            )[0]
             given: dict[str, Any] = {"number": number}
             fate = Fate.FINE
             if job is jobs.item or job is jobs.in_thread:
                 given["fate"] = fate = self._choose_fate()
-            if job is not jobs.whisper:
+            if job not in (jobs.whisper, metered, hurried):
                 given["seconds"] = self._chance.choice((0, 0, 0.05, 0.3))
             text, id = job.dump_input((), given), new_id()
             await self.retry(lambda job=job, text=text, id=id: app.enqueue_json(job, text, request_id=id))  # type: ignore[misc]
@@ -134,26 +147,79 @@ class Load:
             "payload": {"number": number, "fate": fate},
             "retry": {"max_attempts": 2, "base_seconds": 0.1},
         }
-        headers = {"Idempotency-Key": str(uuid4())}
+        answer = await self._post(client, "/api/schedule", body, {"Idempotency-Key": str(uuid4())})
+        if answer is not None:
+            self.accepted.add(UUID(answer["transaction_id"]), fate)
+
+    async def _post(
+        self, client: httpx.AsyncClient, path: str, body: dict[str, Any], headers: dict[str, str]
+    ) -> dict[str, Any] | None:
+        """Repeat a request to any web service until it is accepted; None if it was refused, which is not expected."""
         while True:
             port = self._chance.choice([each.port for each in self._environment.services if each.role == "web"])
             try:
-                answer = await client.post(f"http://127.0.0.1:{port}/api/schedule", json=body, headers=headers)
+                answer = await client.post(f"http://127.0.0.1:{port}{path}", json=body, headers=headers)
             except httpx.HTTPError:
                 pass
             else:
                 if answer.status_code == 202:
-                    self.accepted.add(UUID(answer.json()["transaction_id"]), fate)
-                    return
+                    found: dict[str, Any] = answer.json()
+                    return found
+                problem = f"{path} answered with {answer.status_code}: {answer.text[:300]}"
                 if answer.status_code not in (409, 429, 500, 503):
-                    self._environment.unexpected.append(
-                        f"one-shot request answered with {answer.status_code}: {answer.text[:300]}"
-                    )
-                    return
+                    self._environment.unexpected.append(problem)
+                    return None
                 if answer.status_code == 500:
-                    self._environment.unexpected.append(f"one-shot request answered with 500: {answer.text[:300]}")
+                    self._environment.unexpected.append(problem)
             self.accepted.asked_again += 1
             await asyncio.sleep(0.1)
+
+    # --- what waits for the outside ---------------------------------------------------------------------------------
+
+    async def _submit_durable_tasks(self, client: httpx.AsyncClient) -> None:
+        """Submit workflows, chains and listeners, and send the events; some are sent before their task exists."""
+        orders: list[tuple[Job[..., Any], str]] = [(deliver_order, PAID), (listen, TOLD)] * 4
+        sent = [self._submit_with_event(client, job, name) for job, name in orders]
+        voyages = [self._submit_task(voyage, {"key": str(uuid4())}, new_id()) for _ in range(4)]
+        await asyncio.gather(*voyages, *sent)
+
+    async def _submit_with_event(self, client: httpx.AsyncClient, job: Job[..., Any], name: str) -> None:
+        key, payload, id = str(uuid4()), str(uuid4()), new_id()
+        steps = [self._submit_task(job, {"key": key}, id), self._send_event(client, name, key, payload, id)]
+        if self._chance.random() < 0.5:
+            steps.reverse()
+        for each in steps:
+            await each
+            await asyncio.sleep(self._chance.choice((0, 0.2, 1.0)))
+
+    async def _submit_task(self, job: Job[..., Any], given: dict[str, Any], id: UUID) -> None:
+        text = job.dump_input((), given)
+        await self.retry(lambda: app.enqueue_json(job, text, request_id=id))
+        self.accepted.add(id, Fate.FINE)
+
+    async def _send_event(self, client: httpx.AsyncClient, name: str, key: str, payload: str, task: UUID) -> None:
+        body = {"payload": payload, "key": key, "id": f"chaos-{key}"}
+        if await self._post(client, f"/api/v1/events/{name}", body, {}) is not None:
+            self.accepted.events[key] = task, payload
+
+    async def _approve_repeatedly(self) -> None:
+        while not self.is_over:
+            await asyncio.sleep(0.5)
+            await self.approve_pending()
+
+    async def approve_pending(self) -> None:
+        """Approve everything that waits for it."""
+        acting = app.acting_as(Actor.user(APPROVER))
+        for pending in await self.retry(lambda: app.approvals.pending()):
+            with suppress(Conflict):  # its step was cancelled
+                await self.retry(lambda id=pending.id: acting.approvals.approve(id))  # type: ignore[misc]
+
+    async def _backfill(self) -> None:
+        """Create the missed runs of ten hours, from half an hour before the first to half an hour after the last."""
+        request, hour = new_id(), datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+        start, end = hour - timedelta(hours=10, minutes=30), hour - timedelta(minutes=30)
+        await self.retry(lambda: app.schedules.backfill(HISTORY, start, end, parallel=2, request_id=request))
+        self.accepted.backfilled = start, end
 
     async def _resolve_dead_letters(self) -> None:
         """Retry or acknowledge the dead letters of the failing manifest."""

@@ -15,6 +15,7 @@ from uuid import UUID
 from tenuto import clock, ids, logs
 from tenuto.settings import Settings
 from tenuto.web.server import run_web_service
+from tests.chaos import feature_jobs as _feature_jobs  # noqa: F401 — it adds jobs and schedules to the app
 from tests.chaos.jobs import PORT, SKEW, app
 from tests.races import process_launcher
 

@@ -7,9 +7,9 @@ runs too, has a time limit and reads only the newest part of the history.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,13 @@ from tenuto.postgres.database import Database
 from tenuto.settings import Settings
 from tenuto.store.access import audit_log as trail
 from tenuto.store.reports import doctor
-from tests.chaos.checks import CHECKS, FIGURES_OF_DOCTOR_CHECKS, Figure
+from tests.chaos.check import Figure
+from tests.chaos.checks import CHECKS, FIGURES_OF_DOCTOR_CHECKS
 from tests.chaos.environment import LEASE_SECONDS, ProcessLifetime
-from tests.chaos.jobs import CANARY, INTERVALS
+from tests.chaos.feature_jobs import DURABLE_JOBS, HISTORY_SECONDS, TRIGGERS, step_ledger_path
+from tests.chaos.jobs import CANARY
 from tests.chaos.load import Accepted
+from tests.chaos.notification_receiver import NotificationReceiver
 from tests.chaos.oracle import due_instants
 
 _MAX_SHOWN_ROWS = 5
@@ -43,7 +46,25 @@ CREATE UNLOGGED TABLE chaos.lives (pid integer, born bigint, died bigint);
 CREATE UNLOGGED TABLE chaos.freezes (pid integer, began bigint, ended bigint);
 CREATE UNLOGGED TABLE chaos.accepted (task uuid PRIMARY KEY, fate text);
 CREATE UNLOGGED TABLE chaos.accepted_batches (batch uuid PRIMARY KEY, items bigint);
-CREATE UNLOGGED TABLE chaos.due (schedule text, at timestamptz)
+CREATE UNLOGGED TABLE chaos.due (schedule text, at timestamptz);
+CREATE UNLOGGED TABLE chaos.step_lines (task uuid, fence bigint, step text, mark text, what text, at bigint);
+CREATE UNLOGGED TABLE chaos.events (key text, task uuid, payload text);
+CREATE UNLOGGED TABLE chaos.backfilled (at timestamptz);
+CREATE UNLOGGED TABLE chaos.messages (rule text, message uuid PRIMARY KEY, events integer);
+CREATE UNLOGGED TABLE chaos.named_tasks (message uuid, task uuid)
+"""
+# A mark is in the output of a task if the result of that run of the step was recorded.
+_STEPS = f"""
+CREATE UNLOGGED TABLE chaos.steps AS
+SELECT task, fence, step, mark, min(at) FILTER (WHERE what = 'begins') AS began,
+       max(at) FILTER (WHERE what = 'ends') AS ended
+FROM chaos.step_lines GROUP BY task, fence, step, mark;
+CREATE INDEX ON chaos.steps (task, step);
+CREATE UNLOGGED TABLE chaos.recorded AS
+SELECT past.task_id AS task, past.name, split_part(value, ' ', 1) AS step, split_part(value, ' ', 2) AS mark
+FROM tenuto.activities AS past, jsonb_array_elements_text(past.output) AS value
+WHERE past.final AND past.status = 'completed' AND past.name IN ({", ".join(f"'{name}'" for name in DURABLE_JOBS)});
+CREATE INDEX ON chaos.recorded (task, step)
 """
 # A run holds its lease until it ends or its process dies: the last process with its pid that started before the run.
 # A death is recorded a moment before it happens, and a run may begin in that moment. A process frozen for longer than
@@ -95,13 +116,21 @@ class Finding:
 class Auditor:
     """Checks one finished run."""
 
-    def __init__(self, settings: Settings, folder: Path, accepted: Accepted, lives: Iterable[ProcessLifetime]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        accepted: Accepted,
+        lives: Iterable[ProcessLifetime],
+        receiver: NotificationReceiver,
+    ) -> None:
         assert settings.database is not None
         self._url = settings.database
         self._settings = settings
         self._folder = folder
         self._accepted = accepted
         self._lives = list(lives)
+        self._receiver = receiver
 
     async def findings(self) -> list[Finding]:
         """Return all violations."""
@@ -113,9 +142,9 @@ class Auditor:
             await connection.close()
         return found + await self._verify_audit_chain()
 
-    async def check(self, connection: asyncpg.Connection, ledger: Path) -> list[Finding]:
-        """Return the violations seen on one connection with this ledger of effects."""
-        await self._load_facts(connection, ledger)
+    async def check(self, connection: asyncpg.Connection, ledger: Path, steps: Path | None = None) -> list[Finding]:
+        """Return the violations seen on one connection with these ledgers of effects and of durable steps."""
+        await self._load_facts(connection, ledger, steps or step_ledger_path(ledger))
         found = [await _run_check(connection, *each) for each in _all_checks()]
         found += await self._run_doctor_checks(connection)
         found += await self._find_leaked_secret(connection)
@@ -123,7 +152,7 @@ class Auditor:
 
     # --- independent facts ------------------------------------------------------------------------------------------
 
-    async def _load_facts(self, connection: asyncpg.Connection, ledger: Path) -> None:
+    async def _load_facts(self, connection: asyncpg.Connection, ledger: Path, steps: Path) -> None:
         await connection.execute(_FACT_TABLES)
         await connection.copy_to_table("lines", schema_name="chaos", source=ledger, format="text", delimiter=" ")
         lives = [(each.pid, each.started_ns, each.died_ns) for each in self._lives]
@@ -133,17 +162,27 @@ class Auditor:
             ("freezes", freezes),
             ("accepted", self._accepted.tasks.items()),
             ("accepted_batches", self._accepted.batches.items()),
+            ("events", ((key, task, payload) for key, (task, payload) in self._accepted.events.items())),
+            ("backfilled", ((at,) for at in self._backfilled_instants())),
+            ("messages", self._receiver.messages()),
+            ("named_tasks", self._receiver.named_tasks()),
         ):
             await connection.copy_records_to_table(table, schema_name="chaos", records=list(rows))
         due = [
             (row["name"], at)
             for row in await connection.fetch(_LIFETIMES)
-            if row["name"] in INTERVALS
-            for at in due_instants(INTERVALS[row["name"]], row["created"], row["disabled"])
+            if row["name"] in TRIGGERS
+            for at in due_instants(TRIGGERS[row["name"]], row["created"], row["disabled"])
         ]
         await connection.copy_records_to_table("due", schema_name="chaos", records=due)
         await connection.execute("CREATE INDEX ON chaos.due (schedule, at); ANALYZE chaos.due; ANALYZE chaos.accepted")
         await connection.execute(_EFFECTS)
+        await connection.copy_to_table("step_lines", schema_name="chaos", source=steps, format="text", delimiter=" ")
+        await connection.execute(_STEPS)
+
+    def _backfilled_instants(self) -> Iterator[datetime]:
+        if self._accepted.backfilled is not None:
+            yield from due_instants(HISTORY_SECONDS, *self._accepted.backfilled)
 
     # --- checks of the system itself --------------------------------------------------------------------------------
 
