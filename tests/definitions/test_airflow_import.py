@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from tenuto import Context, Tenuto
 from tenuto.definitions.airflow_import import import_airflow_dags
 from tenuto.definitions.definition_files import parse_schedules
 from tenuto.definitions.document_parser import parse_document
 from tenuto.definitions.imported_definitions import ImportedDefinitions
+from tenuto.operations.definitions.plans import read_declarations
 from tests.support.errors import raises_code
+from tests.support.service_fixtures import WorkerFactory
 
 OVERLAP_OF_AIRFLOW = "Airflow lets 16 runs of a DAG overlap, a schedule none; see `overlap`"
 HEADER = """\
@@ -145,7 +148,7 @@ def test_airflow_import_converts_operators_and_their_retries() -> None:
     ]
 
 
-def test_airflow_import_turns_the_order_of_tasks_into_step_groups() -> None:
+def test_airflow_import_turns_the_order_of_tasks_into_step_groups_and_edges() -> None:
     found = check(import_airflow_dags(WAREHOUSE, source="dag.py"))
     once = {"max_attempts": 1}
     assert found.schedules == [
@@ -158,11 +161,26 @@ def test_airflow_import_turns_the_order_of_tasks_into_step_groups() -> None:
             "overlap": "queue_one",
             "steps": [
                 [
-                    {"job": "extract", "input": {"day": 1}, **once, "timeout": "30m"},
+                    {"job": "extract", "input": {"day": 1}, **once, "timeout": "30m", "continue_on_failure": True},
                     {"name": "side", "schedule": "tutorial", **once},
                 ],
-                [{"name": "load_sales", "job": "load", **once}, {"name": "load_stock", "job": "load", **once}],
-                {"name": "check", "job": "check_rows", **once},
+                [
+                    {
+                        "name": "load_sales",
+                        "job": "load",
+                        **once,
+                        "needs": ["extract"],
+                        "when": "steps.extract.succeeded",
+                    },
+                    {"name": "load_stock", "job": "load", **once, "needs": ["extract"]},
+                ],
+                {
+                    "name": "check",
+                    "job": "check_rows",
+                    **once,
+                    "needs": ["load_sales", "load_stock"],
+                    "when": "steps.load_sales.succeeded",
+                },
             ],
         }
     ]
@@ -171,19 +189,15 @@ def test_airflow_import_turns_the_order_of_tasks_into_step_groups() -> None:
         "see `tenuto schedule backfill` for the past",
         "line 4: 'warehouse': dagrun_timeout=datetime.timedelta(seconds=7200)",
         "line 9: 'load_sales': the positional arguments ['sales']; write them by name, as input",
-        "line 9: 'load_sales' starts after 'side' too, because step groups run in order",
-        "line 10: 'load_stock': trigger_rule='all_done'; see `continue_on_failure` of the steps before it",
         "line 10: 'load_stock': pool='db'",
-        "line 10: 'load_stock' starts after 'side' too, because step groups run in order",
         "line 11: 'side': the step waits until the other schedule has ended; Airflow does not wait",
         "line 12: 'wait' is left out: FileSensor has no equivalent; write a job",
         "line 13: 'odd' is left out: its function lambda: 1 has no name",
-        "line 14: 'check' starts after 'side' too, because step groups run in order",
         OVERLAP_OF_AIRFLOW,
     ]
 
 
-def test_airflow_import_converts_decorated_tasks_and_reports_results_that_are_passed_on() -> None:
+def test_airflow_import_converts_decorated_tasks_and_the_results_that_they_pass_on() -> None:
     found = check(import_airflow_dags(TASKFLOW, source="dag.py"))
     (schedule,) = found.schedules
     assert {key: schedule[key] for key in ("name", "cron", "zone")} == {
@@ -196,17 +210,24 @@ def test_airflow_import_converts_decorated_tasks_and_reports_results_that_are_pa
         [
             {"job": "extract", "max_attempts": 1},
             {"name": "other", "job": "load", "input": {"total": 1.0}, "retry": retry},
-            {"name": "load__1", "job": "load", "max_attempts": 1},
+            {"name": "load__1", "job": "load", "input": {"total": 2.0}, "max_attempts": 1},
+            {"job": "choose", "max_attempts": 1},
         ],
-        {"job": "transform", "retry": {**retry, "max_attempts": 3}},
-        {"job": "load", "input": {"table": "orders"}, "max_attempts": 1},
+        {
+            "job": "transform",
+            "input": {"orders": "${steps.extract.output}"},
+            "retry": {**retry, "max_attempts": 3},
+            "needs": ["extract"],
+        },
+        {
+            "job": "load",
+            "input": {"total": "${steps.transform.output.total}", "table": "orders"},
+            "max_attempts": 1,
+            "needs": ["transform"],
+        },
     ]
     reports = [str(omission) for omission in found.omissions]
     for report in (
-        "line 15: 'transform': its argument, the result of 'extract'",
-        "line 16: 'load': its argument, the result of 'transform'",
-        "line 18: 'load__1': the argument 2.0; write it by name, as input",
-        "line 19: 'choose' is left out: @task.branch has no equivalent; write a job",
         "line 20: 'load__2' is left out: `load.expand(…)`, which makes many tasks of one, has no equivalent; "
         "write a job",
         "line 21: 'taskflow': tasks such as load(…) are left out: the file does not show which exist",
@@ -322,3 +343,145 @@ def test_airflow_import_accepts_long_and_deeply_nested_expressions() -> None:
     nested = "[" * 80 + "a" + "]" * 80
     for text in (long, f"{nested} >> b"):
         import_airflow_dags(in_dag(text), source="dag.py").to_yaml()
+
+
+SHOP = (
+    HEADER
+    + """
+@dag(schedule=None)
+def shop():
+    @task
+    def extract(): ...
+    @task.branch
+    def choose(count, limit=2): ...
+    @task
+    def big(orders): ...
+    @task
+    def small(orders): ...
+    @task
+    def after_small(): ...
+    @task(trigger_rule="none_failed_min_one_success")
+    def join(parts): ...
+    @task
+    def broken(): ...
+    @task(trigger_rule="one_failed")
+    def alarm(): ...
+    @task
+    def after_broken(): ...
+    @task(trigger_rule=TriggerRule.ALL_DONE)
+    def tidy(): ...
+    @task.short_circuit
+    def is_sunday(): ...
+    @task
+    def rest(): ...
+    orders = extract()
+    choice = choose(orders["count"])
+    gate = EmptyOperator(task_id="gate")
+    first = big(orders)
+    second = small(orders)
+    choice >> [first, gate]
+    gate >> second >> after_small()
+    [first, second] >> join([orders["count"], orders])
+    failing = broken()
+    failing >> [alarm(), after_broken(), tidy()]
+    is_sunday() >> rest()
+
+shop()
+"""
+)
+
+
+async def test_imported_airflow_dag_runs_with_its_results_branches_and_trigger_rules(
+    app: Tenuto, worker: WorkerFactory
+) -> None:
+    ran: dict[str, Any] = {}
+
+    @app.job
+    async def extract() -> dict[str, Any]:
+        return {"count": 3, "rows": [1, 2, 3]}
+
+    @app.job
+    async def choose(count: int, limit: int = 2) -> str:
+        return "big" if count > limit else "gate"
+
+    @app.job
+    async def big(orders: dict[str, Any]) -> None:
+        ran["big"] = orders["rows"]
+
+    @app.job
+    async def small(orders: dict[str, Any]) -> None:
+        ran["small"] = orders
+
+    @app.job
+    async def join(parts: list[Any]) -> None:
+        ran["join"] = parts[0]
+
+    @app.job
+    async def broken() -> None:
+        raise ValueError("no disk")
+
+    @app.job
+    async def is_sunday() -> bool:
+        return False
+
+    for name in ("after_small", "alarm", "after_broken", "tidy", "rest"):
+
+        @app.job(name=name)
+        async def mark(ctx: Context) -> None:
+            ran[ctx.task.name] = True
+
+    found = check(import_airflow_dags(SHOP, source="dag.py"))
+    declarations = read_declarations([parse_document("shop.yaml", found.to_yaml().encode())])
+    await app.plans.apply(await app.plans.plan(declarations))
+    async with worker():
+        id = (await app.schedules.run("shop")).execution_id
+        assert id is not None
+        ended = await app.executions.wait(id, 30)
+    states = {step.name: str(step.state) for step in ended.steps}
+    assert {name: state for name, state in states.items() if state != "completed"} == {
+        "small": "skipped",
+        "after_small": "skipped",
+        "broken": "failed",
+        "after_broken": "skipped",
+        "rest": "skipped",
+    }
+    assert ran == {"big": [1, 2, 3], "join": 3, "alarm": True, "tidy": True}
+    assert [str(omission) for omission in found.omissions] == [OVERLAP_OF_AIRFLOW]
+
+
+@pytest.mark.parametrize(
+    ("rule", "condition"),
+    [
+        ("all_done", None),
+        ("one_failed", "(steps.a.failed or steps.b.failed)"),
+        ("all_failed", "steps.a.failed and steps.b.failed"),
+        ("one_success", "(steps.a.succeeded or steps.b.succeeded)"),
+        ("none_failed", None),
+    ],
+)
+def test_airflow_trigger_rule_becomes_a_condition(rule: str, condition: str | None) -> None:
+    source = in_dag(f"g = BashOperator(task_id='g', bash_command='true', trigger_rule='{rule}')\n[a, b] >> g\nc >> d")
+    (schedule,) = check(import_airflow_dags(source, source="dag.py")).schedules
+    (last,) = [step for group in schedule["steps"][1:] for step in group if step["name"] == "g"]
+    assert (last.get("when"), last["needs"]) == (condition, ["a", "b"])
+    first = {step["name"]: step.get("continue_on_failure") for step in schedule["steps"][0]}
+    assert (first["a"], first["c"]) == (None if rule == "none_failed" else True, None)
+
+
+def test_airflow_output_of_a_command_and_of_a_task_that_is_left_out() -> None:
+    source = in_dag(
+        "g = PythonOperator(task_id='load rows', python_callable=load, op_kwargs={'day': a.output, 'n': 1})\n"
+        "s = FileSensor(task_id='s')\n"
+        "h = PythonOperator(task_id='h', python_callable=load, op_kwargs={'day': s.output, 'rows': g.output['x y']})"
+    )
+    found = check(import_airflow_dags(source, source="dag.py"))
+    steps = {step["name"]: step for group in found.schedules[0]["steps"] for step in (
+        group if isinstance(group, list) else [group])}  # fmt: skip
+    assert steps["load rows"]["input"] == {"day": "${steps.a.output.stdout}", "n": 1}
+    assert steps["h"]["input"] == {"rows": '${steps["load rows"].output["x y"]}'}
+    reports = [str(omission) for omission in found.omissions]
+    assert (
+        "line 11: 'load rows': the result of 'a' is all that the command writes; in Airflow it is the last line"
+        in reports
+    )
+    assert "line 13: 'h': its argument, the result of 's', which is left out" in reports

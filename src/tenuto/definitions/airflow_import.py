@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from tenuto.definitions.imported_definitions import ImportedDefinitions
@@ -32,7 +33,12 @@ _DISPLAY_OPTIONS = frozenset(
 )  # fmt: skip
 """Options without effect on what runs, and when."""
 _RULES_OF_SUCCESS = frozenset({"all_success", "none_failed", "none_failed_min_one_success"})
-"""Trigger rules that hold when no earlier task has failed: the condition under which the next step group starts."""
+"""Trigger rules that hold when all earlier tasks have succeeded: the condition under which a step starts."""
+_RULES_AFTER_FAILURES = frozenset({"all_done", "one_failed", "all_failed", "one_success", "none_skipped"})
+"""Trigger rules that may hold when an earlier task has failed."""
+_BRANCHES = frozenset({"task.branch", "BranchPythonOperator"})
+_SHORT_CIRCUITS = frozenset({"task.short_circuit", "ShortCircuitOperator"})
+_CONDITION_DECORATORS = frozenset({"task.branch", "task.short_circuit"})
 _EMPTY_OPERATORS = frozenset({"EmptyOperator", "DummyOperator"})
 _PYTHON_OPERATORS = frozenset({"PythonOperator", "PythonVirtualenvOperator", "ExternalPythonOperator"})
 _PYTHON_DECORATORS = frozenset({"task", "task.python", "task.virtualenv", "task.external_python"})
@@ -68,6 +74,31 @@ class _Task:
     """Its step; none for a task that only orders others, or that has no equivalent."""
     options: dict[str, Any]
     upstream: set[_Task] = field(default_factory=set)
+    kind: str = ""
+    """The operator or decorator whose output decides which tasks run after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """The result of a task, or a part of it, as the argument of another task."""
+
+    task: _Task
+    parts: tuple[str | int, ...] = ()
+
+    def to_reference(self) -> str:
+        parts = "".join(
+            f".{part}" if isinstance(part, str) and _is_identifier(part) else f"[{json.dumps(part)}]"
+            for part in self.parts
+        )
+        return f"${{{_step_reference(self.task)}.output{parts}}}"
+
+
+def _step_reference(task: _Task) -> str:
+    return f"steps.{task.id}" if _is_identifier(task.id) else f"steps[{json.dumps(task.id)}]"
+
+
+def _is_identifier(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is not None
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +121,8 @@ class _DagReader:
         self._named_dags: dict[str, _Dag] = {}
         self._functions: dict[str, dict[str, Any]] = {}
         """Functions with the decorator ``@task``, and the options of the decorator."""
+        self._parameters: dict[str, list[str]] = {}
+        """The names of their parameters."""
         self._named_tasks: dict[str, list[_Task]] = {}
         self._named_lists: dict[str, list[ast.expr]] = {}
         """Lists of expressions, for `chain(*tasks)`."""
@@ -148,6 +181,8 @@ class _DagReader:
                 self._read_body(function.body, dag)
             elif name == "task" or name.startswith("task."):
                 self._functions[function.name] = options | ({} if name in _PYTHON_DECORATORS else {"decorator": name})
+                parameters = (*function.args.posonlyargs, *function.args.args)
+                self._parameters[function.name] = [each.arg for each in parameters]
 
     def _read_with(self, statement: ast.With, dag: _Dag | None) -> None:
         for item in statement.items:
@@ -297,28 +332,58 @@ class _DagReader:
         is_mapped = isinstance(node.func, ast.Attribute)
         task = self._add_task(options.pop("task_id", function), node.lineno, {"job": function}, options, dag)
         given: dict[str, Any] = {}
+        names = self._parameters[function][: len(node.args)]
         for name, argument in [
-            *((None, each) for each in node.args),
+            *zip_longest(names, node.args),
             *((each.arg, each.value) for each in node.keywords),
         ]:
-            before = self._read_expression(argument, dag)
+            before, value = self._read_argument(argument, dag)
             _order(before, [task])
-            value = self._python.evaluate(argument)
-            if before:
-                names = ", ".join(repr(each.id) for each in before)
-                self._result.omit(node.lineno, f"{task.id!r}: its argument, the result of {names}")
-            elif name is not None and is_json(value):
+            if name is not None and not is_mapped and _is_passable(value):
                 given[name] = value
+            elif before:
+                ids = ", ".join(repr(each.id) for each in before)
+                self._result.omit(node.lineno, f"{task.id!r}: its argument, computed from the result of {ids}")
             elif not is_mapped:
                 reason = "; write it by name, as input" if is_static(value) else " is computed"
                 self._result.omit(node.lineno, f"{task.id!r}: the argument {show_value(value)}{reason}")
-        if decorator is not None or is_mapped:
+        if (decorator is not None and decorator not in _CONDITION_DECORATORS) or is_mapped:
             what = f"@{decorator}" if decorator else f"`{source_text(node.func)}(…)`, which makes many tasks of one,"
             self._result.omit(node.lineno, f"{task.id!r} is left out: {what} has no equivalent; write a job")
             task.step = None
-        elif given and task.step is not None:
-            task.step["input"] = given
+        elif task.step is not None:
+            task.kind = decorator or ""
+            if given:
+                task.step["input"] = given
         return [task]
+
+    def _read_argument(self, node: ast.expr, dag: _Dag | None) -> tuple[list[_Task], Any]:
+        """Return the tasks that an argument names, and its value, in which their results are `_Output`."""
+        match node:
+            case ast.List(elts=items) | ast.Tuple(elts=items):
+                found = [self._read_argument(item, dag) for item in items]
+                return [task for tasks, _ in found for task in tasks], [value for _, value in found]
+            case ast.Dict(keys=keys, values=items) if all(isinstance(key, ast.Constant) for key in keys):
+                found = [self._read_argument(item, dag) for item in items]
+                values = {key.value: value for key, (_, value) in zip(keys, found, strict=True)}  # type: ignore[union-attr]
+                return [task for tasks, _ in found for task in tasks], values
+            case ast.Subscript(value=inner, slice=ast.Constant(value=str() | int() as part)):
+                tasks, value = self._read_argument(inner, dag)
+                if isinstance(value, _Output):
+                    return tasks, _Output(value.task, (*value.parts, part))
+                return tasks, self._python.evaluate(node)
+            case ast.Attribute(value=inner, attr="output"):
+                return self._read_argument(inner, dag)
+            case ast.Name() | ast.Call():
+                tasks = self._read_expression(node, dag)
+                if len(tasks) == 1 and self._is_result(node):
+                    return tasks, _Output(tasks[0])
+                return tasks, self._python.evaluate(node)
+            case _:
+                return self._read_expression(node, dag), self._python.evaluate(node)
+
+    def _is_result(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) or (isinstance(node, ast.Call) and self._function_name(node) is not None)
 
     def _read_operator(self, node: ast.Call, dag: _Dag | None) -> list[_Task]:
         call = self._python.evaluate(node)
@@ -336,13 +401,20 @@ class _DagReader:
         if operator in _EMPTY_OPERATORS:
             return [self._add_task(id, node.lineno, None, {}, dag)]
         step = self._read_step(node.lineno, operator, id, options)
-        return [self._add_task(id, node.lineno, step, options if step else {}, dag)]
+        task = self._add_task(id, node.lineno, step, options if step else {}, dag)
+        task.kind = operator
+        if step is not None and (keywords := _keyword(node, "op_kwargs")) is not None:
+            before, given = self._read_argument(keywords, dag)
+            _order(before, [task])
+            if isinstance(given, dict) and _is_passable(given) and given:
+                step["input"] = given
+        return [task]
 
     def _read_step(self, line: int, operator: str, id: str, options: dict[str, Any]) -> dict[str, Any] | None:
         """Return the step of an operator and take its own options; none if it has no equivalent."""
         if operator == "BashOperator":
             return self._read_command(line, id, options)
-        if operator in _PYTHON_OPERATORS:
+        if operator in _PYTHON_OPERATORS or operator in _BRANCHES or operator in _SHORT_CIRCUITS:
             return self._read_callable(line, id, options)
         if operator == "TriggerDagRunOperator":
             return self._read_trigger(line, id, options)
@@ -378,17 +450,22 @@ class _DagReader:
             return None
         step: dict[str, Any] = {"job": function.last_name}
         options.pop("provide_context", None)
-        if given := options.pop("op_kwargs", None):
-            if isinstance(given, dict) and is_json(given):
-                step["input"] = given
-            else:
-                reason = "are not JSON values" if is_static(given) else "are computed"
-                self._result.omit(line, f"{id!r}: the keyword arguments {show_value(given)} {reason}")
+        given = options.pop("op_kwargs", None)
+        if given and not (isinstance(given, dict) and (is_json(given) or self._names_tasks(given))):
+            reason = "are not JSON values" if is_static(given) else "are computed"
+            self._result.omit(line, f"{id!r}: the keyword arguments {show_value(given)} {reason}")
         if given := options.pop("op_args", None):
             self._result.omit(
                 line, f"{id!r}: the positional arguments {show_value(given)}; write them by name, as input"
             )
         return step
+
+    def _names_tasks(self, given: Mapping[Any, Any]) -> bool:
+        """Return whether all values that are no JSON are results of tasks, such as ``extract.output``."""
+        return all(
+            is_json(value) or (isinstance(value, Reference) and value.text.removesuffix(".output") in self._named_tasks)
+            for value in given.values()
+        )
 
     def _read_trigger(self, line: int, id: str, options: dict[str, Any]) -> dict[str, Any] | None:
         name = options.pop("trigger_dag_id", None)
@@ -430,6 +507,23 @@ def _is_order(node: ast.AST) -> bool:
             return True
         case _:
             return False
+
+
+def _keyword(node: ast.Call, name: str) -> ast.expr | None:
+    return next((each.value for each in node.keywords if each.arg == name), None)
+
+
+def _is_passable(value: Any) -> bool:
+    """Return whether a definition file can contain a value, with references to results."""
+    match value:
+        case _Output():
+            return True
+        case list() | tuple():
+            return all(map(_is_passable, value))
+        case dict():
+            return all(isinstance(key, str) and _is_passable(each) for key, each in value.items())
+        case _:
+            return is_json(value)
 
 
 def _is_label(node: ast.expr) -> bool:
@@ -586,13 +680,101 @@ def _convert_groups(result: ImportedDefinitions, dag: _Dag, defaults: Mapping[st
     for task in sorted(steps, key=lambda task: len(predecessors[task])):
         level_of(task)
     groups: list[list[dict[str, Any]]] = [[] for _ in range(max(levels.values(), default=-1) + 1)]
+    conditions = _Conditions(result, dag, defaults)
+    for task in sorted(steps, key=lambda task: levels[task]):
+        conditions.add(task)
     for task in steps:
-        groups[levels[task]].append(_convert_step(result, task, defaults))
-        extra = [each for each in steps if levels[each] < levels[task] and each not in predecessors[task]]
-        if extra:
-            names = ", ".join(repr(each.id) for each in extra)
-            result.omit(task.line, f"{task.id!r} starts after {names} too, because step groups run in order")
+        step = _convert_step(result, task, defaults)
+        if any(levels[each] < levels[task] and each not in predecessors[task] for each in steps):
+            step["needs"] = sorted({each.task.id for each in _find_edges(task)})
+        if condition := conditions.found.get(task):
+            step["when"] = condition
+        if task in conditions.may_fail:
+            step["continue_on_failure"] = True
+        groups[levels[task]].append(step)
     return groups
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """A step directly before another one, and the task behind it on the way: the other one, or one without a step."""
+
+    task: _Task
+    next_id: str
+
+
+def _find_edges(task: _Task) -> list[_Edge]:
+    found: dict[tuple[_Task, str], _Edge] = {}
+    waiting, seen = [(each, task.id) for each in task.upstream], set[_Task]()
+    while waiting:
+        other, next_id = waiting.pop()
+        if other.step is not None:
+            found[other, next_id] = _Edge(other, next_id)
+        elif other not in seen:
+            seen.add(other)
+            waiting += [(each, other.id) for each in other.upstream]
+    return sorted(found.values(), key=lambda edge: (edge.task.line, edge.task.id, edge.next_id))
+
+
+class _Conditions:
+    """The conditions of steps: trigger rules, branches and short circuits. Steps are added in the order of groups."""
+
+    def __init__(self, result: ImportedDefinitions, dag: _Dag, defaults: Mapping[str, Any]) -> None:
+        self._result = result
+        self.found: dict[_Task, str] = {}
+        """Steps with a condition; they may be skipped."""
+        self._rules = {task: _trigger_rule({**defaults, **task.options}) for task in dag.tasks.values()}
+        self.may_fail = {
+            edge.task
+            for task, rule in self._rules.items()
+            if rule in _RULES_AFTER_FAILURES and task.step is not None
+            for edge in _find_edges(task)
+        }
+        """Steps whose failure does not fail the execution, because a step after them runs nevertheless."""
+
+    def add(self, task: _Task) -> None:
+        edges = _find_edges(task)
+        before = list(dict.fromkeys(edge.task for edge in edges))
+        uncertain = [each for each in before if each in self.found or each in self.may_fail]
+        parts = [part for edge in edges if (part := self._choice(edge))]
+        parts = [_any(parts)] if len({edge.task for edge in edges if self._choice(edge)}) == 1 and parts else parts
+        match self._rules[task]:
+            case "all_success" | None:
+                parts += [f"{_step_reference(each)}.succeeded" for each in uncertain]
+            case "none_failed":
+                parts += [f"not {_step_reference(each)}.failed" for each in before if each in self.may_fail]
+            case "none_failed_min_one_success" | "none_failed_or_skipped":
+                parts += [f"not {_step_reference(each)}.failed" for each in before if each in self.may_fail]
+                if uncertain and len(uncertain) == len(before):
+                    parts.append(_any([f"{_step_reference(each)}.succeeded" for each in before]))
+            case "one_failed":
+                parts.append(_any([f"{_step_reference(each)}.failed" for each in before]))
+            case "all_failed":
+                parts += [f"{_step_reference(each)}.failed" for each in before]
+            case "one_success":
+                parts.append(_any([f"{_step_reference(each)}.succeeded" for each in before]))
+            case "none_skipped":
+                parts += [f"not {_step_reference(each)}.skipped" for each in before if each in self.found]
+            case _:  # all_done, or a rule that is reported
+                pass
+        if condition := " and ".join(dict.fromkeys(part for part in parts if part)):
+            self.found[task] = condition
+
+    def _choice(self, edge: _Edge) -> str:
+        """Return the condition under which a branch or short circuit lets the next task run."""
+        if edge.task.kind in _BRANCHES:
+            return f"{_step_reference(edge.task)}.output == {json.dumps(edge.next_id)}"
+        return f"{_step_reference(edge.task)}.output" if edge.task.kind in _SHORT_CIRCUITS else ""
+
+
+def _any(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"({' or '.join(parts)})" if parts else ""
+
+
+def _trigger_rule(options: Mapping[str, Any]) -> str | None:
+    """Return the trigger rule of a task; None if it is not in the file."""
+    rule = options.get("trigger_rule", "all_success")
+    return rule.last_name.lower() if isinstance(rule, Reference) else rule if isinstance(rule, str) else None
 
 
 def _find_predecessors(dag: _Dag) -> dict[_Task, set[_Task]]:
@@ -614,6 +796,13 @@ def _convert_step(result: ImportedDefinitions, task: _Task, defaults: Mapping[st
     assert task.step is not None
     options = {**defaults, **task.options}
     step = {"name": task.id, **task.step} if task.step.get("job") != task.id else dict(task.step)
+    if given := {
+        name: value for name, each in step.get("input", {}).items()
+        if (value := _to_file_value(result, task, each)) is not _NO_VALUE
+    }:  # fmt: skip
+        step["input"] = given
+    else:
+        step.pop("input", None)
     for day in ("start_date", "end_date"):
         options.pop(day, None)
     retries, delay = options.pop("retries", 0), options.pop("retry_delay", None)
@@ -632,15 +821,39 @@ def _convert_step(result: ImportedDefinitions, task: _Task, defaults: Mapping[st
         step["timeout"] = format_seconds(limit)
     if isinstance(options.get("queue"), str):
         step["queue"] = options.pop("queue")
-    rule = options.pop("trigger_rule", "all_success")
-    name_of_rule = rule.last_name.lower() if isinstance(rule, Reference) else rule if isinstance(rule, str) else None
-    if name_of_rule not in _RULES_OF_SUCCESS:
-        text = f"trigger_rule={show_value(rule)}; see `continue_on_failure` of the steps before it"
-        result.omit(task.line, f"{task.id!r}: {text}")
+    rule = _trigger_rule(options)
+    given_rule = options.pop("trigger_rule", None)
+    if rule not in _RULES_OF_SUCCESS | _RULES_AFTER_FAILURES:
+        result.omit(task.line, f"{task.id!r}: trigger_rule={show_value(given_rule)}; see `when`")
+    elif rule in ("one_failed", "one_success") and len(_find_edges(task)) > 1:
+        result.omit(task.line, f"{task.id!r}: {rule} starts when all tasks before it have ended, not at the first")
     for name in sorted(options.keys() - _DISPLAY_OPTIONS):
         if options[name] not in (None, False):
             result.omit(task.line, f"{task.id!r}: {name}={show_value(options[name])}")
     return step
+
+
+_NO_VALUE = object()
+
+
+def _to_file_value(result: ImportedDefinitions, task: _Task, value: Any) -> Any:
+    """Return a value of a definition file; results of tasks become references."""
+    if isinstance(value, list | tuple):
+        found = [_to_file_value(result, task, each) for each in value]
+        return _NO_VALUE if any(each is _NO_VALUE for each in found) else found
+    if isinstance(value, dict):
+        named = {name: _to_file_value(result, task, each) for name, each in value.items()}
+        return _NO_VALUE if any(each is _NO_VALUE for each in named.values()) else named
+    if not isinstance(value, _Output):
+        return value.replace("${steps", "$${steps") if isinstance(value, str) else value
+    if value.task.step is None:
+        result.omit(task.line, f"{task.id!r}: its argument, the result of {value.task.id!r}, which is left out")
+        return _NO_VALUE
+    if value.task.step.get("kind") == "executable":
+        text = "in Airflow it is the last line"
+        result.omit(task.line, f"{task.id!r}: the result of {value.task.id!r} is all that the command writes; {text}")
+        return _Output(value.task, ("stdout", *value.parts)).to_reference()
+    return value.to_reference()
 
 
 def _seconds_of(result: ImportedDefinitions, task: _Task, name: str, value: Any, default: float) -> float:

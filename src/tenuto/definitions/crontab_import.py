@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from tenuto.definitions.imported_definitions import ImportedDefinitions
+from tenuto.model.filters import MAX_FILTER_LENGTH
 
 _ASSIGNMENT = re.compile(r"\s*(?P<quote>[\"']?)(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P=quote)\s*=\s*(?P<value>.*?)\s*")
 _FORMER_ENTRY = re.compile(r"@\w|-?[\d*][\d*/,-]*\s+[\d*][\d*/,-]*\s")
@@ -17,6 +19,8 @@ _SEPARATOR = re.compile(r"&&|\|\||[;|&]")
 _PREPARATIONS = frozenset({"cd", "test", "[", "[[", "export", "umask", "sleep", "set", ".", "source", "true", "("})
 """Commands that usually only prepare the one that gives the entry its name."""
 _ZONE_VARIABLE = "CRON_TZ"
+_ADDRESS = re.compile(r"[^\s@<>,;:\"\\]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+_MAX_FILTER_CHARACTERS = MAX_FILTER_LENGTH - len("schedule:")
 _DEFAULT_SHELL = "/bin/sh"
 _EXPORTING_SHELLS = frozenset({"sh", "ash", "bash", "dash", "ksh", "mksh", "pdksh", "yash", "zsh"})
 """Shells that read `export NAME=value`."""
@@ -33,6 +37,9 @@ class _CrontabReader:
     comment: str = ""
     uses_default_zone: bool = False
     uses_default_folder: bool = False
+    recipients: tuple[str, ...] = ()
+    mailed: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
+    """Names of schedules by the recipients of their messages."""
 
     def read_line(self, number: int, text: str) -> None:
         stripped = text.strip()
@@ -51,15 +58,41 @@ class _CrontabReader:
     def _assign(self, number: int, name: str, value: str) -> None:
         if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
             value = value[1:-1]
-        if name in ("MAILTO", "MAILFROM"):
-            if name == "MAILTO" and value:
-                self.result.omit(number, f"MAILTO={value}: output is not mailed, it is in the log of each attempt")
+        if name == "MAILTO":
+            self._set_recipients(number, value)
+        elif name == "MAILFROM":
+            pass  # the setting notifications.smtp_from
         elif name in ("RANDOM_DELAY", "CRON_WITHIN", "START_HOURS_RANGE"):
             self.result.omit(number, f"{name}={value} has no equivalent; see the field jitter")
         elif name in ("LOGNAME", "USER"):
             self.result.omit(number, f"{name}={value}: the command runs as the user of the worker")
         else:
             self.variables[name] = value
+
+    def _set_recipients(self, number: int, value: str) -> None:
+        """Take the recipients of the entries below; names of users of the machine are no addresses."""
+        given = tuple(dict.fromkeys(each for part in value.split(",") if (each := part.strip())))
+        self.recipients = tuple(each for each in given if _ADDRESS.fullmatch(each))
+        if local := [each for each in given if each not in self.recipients]:
+            self.result.omit(number, f"MAILTO={','.join(local)}: no address; output is in the log of each attempt")
+        if self.recipients:
+            text = "a failed run leads to a mail; cron mails all output, which is in the log of each attempt"
+            self.result.omit(number, f"MAILTO={','.join(self.recipients)}: {text}")
+
+    def add_rules(self) -> None:
+        """Add a notification rule for the schedules of the same recipients; long lists of names need several."""
+        for recipients, names in self.mailed.items():
+            for index, names_of_rule in enumerate(_divide([_quote(name) for name in names])):
+                name = f"mail to {', '.join(recipients)}"[:100] + (f" {index + 1}" if index else "")
+                self.result.notification_rules.append(
+                    {
+                        "name": name,
+                        "event": "execution.failed",
+                        "filter": f"schedule:{','.join(names_of_rule)}",
+                        "channel": {"kind": "email", "to": list(recipients)},
+                        "group": {"window": 0},
+                    }
+                )
 
     def _read_entry(self, number: int, text: str) -> None:
         text = text.removeprefix("-").strip()  # cronie: do not log this entry
@@ -109,9 +142,10 @@ class _CrontabReader:
         zone = self.variables.get(_ZONE_VARIABLE)
         self.uses_default_zone |= not zone
         fields |= {"cron": line, "zone": zone or self.zone, "misfire": _MISFIRE_POLICY}
-        self.result.add(
-            number, name, {**fields, "steps": [{"kind": "executable", "name": name, "arguments": arguments}]}
-        )
+        steps = [{"kind": "executable", "name": name, "arguments": arguments}]
+        added = self.result.add(number, name, {**fields, "steps": steps})
+        if added is not None and self.recipients:
+            self.mailed.setdefault(self.recipients, []).append(added)
 
 
 def import_crontab(
@@ -122,6 +156,9 @@ def import_crontab(
     reader = _CrontabReader(result, zone or "UTC", has_user_field)
     for number, line in enumerate(text.splitlines(), start=1):
         reader.read_line(number, line)
+    reader.add_rules()
+    if result.notification_rules:
+        result.omit(None, "mails need the mail server of the workers; see `TENUTO_NOTIFICATIONS_SMTP_HOST`")
     if result.schedules:
         if zone is None and reader.uses_default_zone:
             result.omit(None, "cron uses the time zone of its machine, these schedules use UTC; see the option --zone")
@@ -131,6 +168,23 @@ def import_crontab(
             )
         result.omit(None, "cron starts a command while its last run is active, a schedule does not; see `overlap`")
     return result
+
+
+def _quote(name: str) -> str:
+    """Return the name of a schedule as a value of a filter."""
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _divide(names: Sequence[str]) -> Iterator[list[str]]:
+    """Divide names into lists that each fit into a filter."""
+    part: list[str] = []
+    for name in names:
+        if part and sum(len(each) + 1 for each in [*part, name]) > _MAX_FILTER_CHARACTERS:
+            yield part
+            part = []
+        part.append(name)
+    yield part
 
 
 def _name_of(script: str) -> str:

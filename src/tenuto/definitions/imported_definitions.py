@@ -37,6 +37,8 @@ class ImportedDefinitions:
     """Name of the source, for the first line of the definition file."""
     schedules: list[dict[str, Any]] = field(default_factory=list)
     """Schedules as in a definition file."""
+    notification_rules: list[dict[str, Any]] = field(default_factory=list)
+    """Notification rules as in a definition file."""
     _omissions: list[Omission] = field(default_factory=list)
 
     @property
@@ -44,16 +46,20 @@ class ImportedDefinitions:
         """What was not carried over, in the order of the source; what concerns the whole file comes last."""
         return sorted(self._omissions, key=lambda omission: (omission.line is None, omission.line or 0))
 
-    def add(self, line: int, name: str, fields: Mapping[str, Any]) -> None:
-        """Add a schedule under a unique name; one that a definition file may not contain becomes an omission."""
+    def add(self, line: int, name: str, fields: Mapping[str, Any]) -> str | None:
+        """Add a schedule under a unique name, and return the name.
+
+        A schedule that a definition file may not contain becomes an omission.
+        """
         schedule = {"name": self._unique_name(name), **fields}
         try:
             parse_schedules([parse_document("import.yaml", write_yaml({"schedules": [schedule]}).encode())])
         except Invalid as error:
             reason = error.message.partition(f"{error.field}: ")[2] if error.field else ""
             self.omit(line, f"{name!r} is left out: {reason or error.message}")
-        else:
-            self.schedules.append(schedule)
+            return None
+        self.schedules.append(schedule)
+        return str(schedule["name"])
 
     def omit(self, line: int | None, text: str) -> None:
         """Report something that is not carried over."""
@@ -65,6 +71,8 @@ class ImportedDefinitions:
         if self.omissions:
             comments += ["#", "# Not carried over:", *(f"# - {omission}" for omission in self.omissions)]
         body = write_yaml({"schedules": self.schedules}) if self.schedules else "schedules: []\n"
+        if self.notification_rules:
+            body += "\n" + write_yaml({"notification_rules": self.notification_rules})
         return "\n".join([*comments, "", body])
 
     def _unique_name(self, name: str) -> str:
