@@ -110,6 +110,12 @@ sync_rules:
       address: {{value: 'dn("uid", login, "ou=people,dc=ldap,dc=test")'}}
 """
 
+OPEN_RUN = (
+    "INSERT INTO tenuto_identity.runs (id, task_id, fence, system_number, profile, kind, rules_version, started_at,"
+    " initiator_type, initiator_name) VALUES (gen_random_uuid(), $1, 1, $2, $3, $4, 1, now(), 'system', 'test')"
+)
+"""Inserts an open run: task, system number, profile, kind."""
+
 
 class Site:
     """The systems of the scenarios and an app with a worker."""
@@ -192,19 +198,15 @@ class Site:
 
     async def open_run(self, system_number: int, profile: str, kind: str) -> UUID:
         """Insert an open run of a task that waits; return the task."""
-        later = datetime.now(UTC) + timedelta(days=365)
-        task = await self.app.one_shots.create(later, "log.append", {"message": "has an open run"})
+        task_id = await self.waiting_task()
         database = await self.database()
-        await database.write_all(
-            "INSERT INTO tenuto_identity.runs (id, task_id, fence, system_number, profile, kind, rules_version,"
-            " started_at, initiator_type, initiator_name)"
-            " VALUES (gen_random_uuid(), $1, 1, $2, $3, $4, 1, now(), 'system', 'test')",
-            task.id,
-            system_number,
-            profile,
-            kind,
-        )
-        return task.id
+        await database.write_all(OPEN_RUN, task_id, system_number, profile, kind)
+        return task_id
+
+    async def waiting_task(self) -> UUID:
+        """Create a task that is due in a year."""
+        later = datetime.now(UTC) + timedelta(days=365)
+        return (await self.app.one_shots.create(later, "log.append", {"message": "has an open run"})).id
 
     async def count(self, table: str, where: str = "true") -> int:
         database = await self.database()

@@ -515,49 +515,20 @@ async def _begin(
     """Begin a run in one transaction; wait without a slot while another run excludes it."""
     async with AsyncExitStack() as stack:
         connection = await stack.enter_async_context(ctx.connection())
-        now = database.clock.now()
-        async with session.transaction(connection, schema):
-            locked = await runs.lock_system(connection, system_name)
-            configuration = await load_configuration(connection)
-            if locked is None:
-                raise RunFailed(
-                    f"there is no connected system {system_name!r}",
-                    code="identity.system.not_found",
-                    remedy="list them with `tenuto identity systems`",
+        for tries in range(1, MAX_PAGE_TRIES + 1):
+            try:
+                begun = await _insert_run(
+                    connection, ctx, database, system_name, chosen, schema, allowed_states, run_id, previewed
                 )
-            system = configuration.systems[system_name]
-            profile = system.profile(chosen) if isinstance(chosen, str) else chosen
-            _check_state(locked, profile, allowed_states)
-            for abandoned in await runs.end_abandoned_runs(
-                connection, now
-            ):  # guard: identity.begin_after_abandoned_run
-                log.warning("abandoned run ended", run_id=abandoned.id, task_id=abandoned.task_id)
-            open_run = await runs.find_open_run(connection, system.number, profile.kind, ctx.task_id)
-            if open_run is not None and open_run.task_id == ctx.task_id and open_run.fence < ctx.fence:
-                await runs.end_lost_run(connection, open_run.id, now)
-                waits_for = await runs.find_open_run(connection, system.number, profile.kind, ctx.task_id)
-            else:
-                waits_for = open_run
-            if waits_for is None:
-                resumed = open_run if open_run is not None and _can_resume(open_run, configuration, profile) else None
-                record = NewRun(
-                    run_id or ctx.activity_id,
-                    ctx.task_id,
-                    ctx.fence,
-                    system.number,
-                    profile.name,
-                    profile.kind,
-                    configuration.rules_version,
-                    now,
-                    ctx.initiator,
-                    cursor=resumed.cursor if resumed else None,
-                    previewed=previewed,
-                )
-                await runs.insert_run(connection, record)
-        if waits_for is not None:
-            ctx.progress(0, None, f"waiting for the run {waits_for.id} ({waits_for.profile} of {waits_for.system})")
+                break
+            except runs.OtherRunBegun:
+                if tries == MAX_PAGE_TRIES:  # guard: identity.runs_that_begin_together
+                    raise
+        if isinstance(begun, runs.OpenRun):
+            ctx.progress(0, None, f"waiting for the run {begun.id} ({begun.profile} of {begun.system})")
             while True:  # sleeps that have ended are skipped; the attempt ends at the first one that has not
                 await ctx.sleep(WAIT_SECONDS)
+        record, system, profile, configuration = begun
         run = Run(ctx, database, record, system, profile, configuration, schema)
         run._connections.push_async_exit(stack.pop_all())
         run._connection = connection
@@ -566,6 +537,60 @@ async def _begin(
         yield run
     finally:
         await run.close()
+
+
+async def _insert_run(
+    connection: Connection,
+    ctx: Context,
+    database: Database,
+    system_name: str,
+    chosen: str | RunProfile,
+    schema: str,
+    allowed_states: tuple[str, ...],
+    run_id: UUID | None,
+    previewed: bool,
+) -> tuple[NewRun, System, RunProfile, Configuration] | runs.OpenRun:
+    """Insert the run of this attempt in one transaction; return the run that it has to wait for, if there is one."""
+    now = database.clock.now()
+    async with session.transaction(connection, schema):
+        locked = await runs.lock_system(connection, system_name)
+        configuration = await load_configuration(connection)
+        if locked is None:
+            raise RunFailed(
+                f"there is no connected system {system_name!r}",
+                code="identity.system.not_found",
+                remedy="list them with `tenuto identity systems`",
+            )
+        system = configuration.systems[system_name]
+        profile = system.profile(chosen) if isinstance(chosen, str) else chosen
+        _check_state(locked, profile, allowed_states)
+        # guard: identity.begin_after_abandoned_run
+        for abandoned in await runs.end_abandoned_runs(connection, now):
+            log.warning("abandoned run ended", run_id=abandoned.id, task_id=abandoned.task_id)
+        open_run = await runs.find_open_run(connection, system.number, profile.kind, ctx.task_id)
+        if open_run is not None and open_run.task_id == ctx.task_id and open_run.fence < ctx.fence:
+            await runs.end_lost_run(connection, open_run.id, now)
+            waits_for = await runs.find_open_run(connection, system.number, profile.kind, ctx.task_id)
+        else:
+            waits_for = open_run
+        if waits_for is not None:
+            return waits_for
+        resumed = open_run if open_run is not None and _can_resume(open_run, configuration, profile) else None
+        record = NewRun(
+            run_id or ctx.activity_id,
+            ctx.task_id,
+            ctx.fence,
+            system.number,
+            profile.name,
+            profile.kind,
+            configuration.rules_version,
+            now,
+            ctx.initiator,
+            cursor=resumed.cursor if resumed else None,
+            previewed=previewed,
+        )
+        await runs.insert_run(connection, record)
+    return record, system, profile, configuration
 
 
 def _check_state(locked: runs.LockedSystem, profile: RunProfile, allowed_states: tuple[str, ...]) -> None:

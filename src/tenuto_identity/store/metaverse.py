@@ -85,6 +85,8 @@ class DueDeletion:
 
     id: int
     deletion_initiator: Annotated[dict[str, Any] | None, _FromJson]
+    system: str | None
+    """The system whose run deletes it; None if there are no systems any more."""
 
 
 _IDENTITIES = PositionalMapper(IdentityRow, SQL.load_identities, decodes=True)
@@ -223,7 +225,9 @@ async def replace_keys(
 
 
 async def find_due_deletions(connection: Connection, now: datetime, limit: int) -> list[DueDeletion]:
-    """Return the oldest scheduled deletions that are due."""
+    """Return the oldest scheduled deletions that are due, shared equally among systems.
+
+    Those of systems on hold wait until a user approves."""
     return _DUE.all(await connection.fetch(SQL.find_due_deletions, now, limit))
 
 
@@ -271,7 +275,7 @@ async def insert_template_run(
 
 
 async def is_anything_due(database: Database, now: datetime) -> bool:
-    """Return whether housekeeping has anything to do; four index lookups."""
+    """Return whether housekeeping can do anything now."""
     return bool((await fetch_all(database, SQL.is_anything_due, now))[0][0])
 
 

@@ -74,12 +74,30 @@ DELETE FROM metaverse_references AS r
 USING unnest($1::bigint[], $2::integer[], $3::bigint[]) AS u (object_id, attribute_number, target_id)
 WHERE r.object_id = u.object_id AND r.attribute_number = u.attribute_number AND r.target_id = u.target_id;
 
+-- fragment: due_deletions
+WITH ready AS (
+    -- What a run of due deletions requires: it is a sync.
+    SELECT name FROM systems
+    WHERE state IN ('active', 'disabled')
+      -- guard: identity.due_deletions_of_held_systems
+      AND (held IS NULL OR coalesce((held ->> 'deletes_only')::boolean, false))
+), due AS (
+    SELECT m.id, m.deletion_initiator, m.delete_after, coalesce(own.name, (SELECT min(name) FROM ready)) AS system
+    FROM metaverse_objects AS m
+    LEFT JOIN systems AS own ON own.name = m.deletion_initiator ->> 'system'
+    WHERE m.delete_after <= $1
+)
+SELECT id, deletion_initiator, system, row_number() OVER (PARTITION BY system ORDER BY delete_after, id) AS rank,
+       delete_after
+FROM due
+WHERE system IN (SELECT name FROM ready) OR (system IS NULL AND NOT EXISTS (SELECT FROM systems))
+
 -- name: find_due_deletions
--- The oldest scheduled deletions that are due.
-SELECT id, deletion_initiator
-FROM metaverse_objects
-WHERE delete_after <= $1
-ORDER BY delete_after, id
+-- The oldest scheduled deletions that are due and can be made now, shared equally among systems. The system is the one
+-- whose run scheduled the deletion, or another one if it was deleted; none if there are no systems any more.
+SELECT d.id, d.deletion_initiator, d.system
+FROM ({due_deletions}) AS d
+ORDER BY d.rank, d.delete_after, d.id -- guard: identity.due_deletions_are_shared
 LIMIT $2;
 
 -- name: find_orphans_of_system
@@ -119,7 +137,7 @@ CROSS JOIN LATERAL (
 
 -- name: is_anything_due
 -- Whether housekeeping has anything to do.
-SELECT EXISTS (SELECT FROM metaverse_objects WHERE delete_after <= $1)
+SELECT EXISTS ({due_deletions})
     OR EXISTS (SELECT FROM metaverse_objects WHERE reevaluate_at <= $1)
     OR EXISTS (SELECT FROM connector_objects WHERE reevaluate_at <= $1)
     OR EXISTS (

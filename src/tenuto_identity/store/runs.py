@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
+import asyncpg
+
 from tenuto.errors import StaleLease
 from tenuto.extension import find_open_tasks
 from tenuto.model.access.actors import Actor
@@ -158,28 +160,36 @@ async def end_abandoned_runs(connection: Connection, now: datetime) -> list[Aban
     return [each for each in found if each.id in ended]
 
 
+class OtherRunBegun(Exception):
+    """A run that excludes this one began at the same time. The transaction is rolled back and repeated."""
+
+
 async def insert_run(connection: Connection, run: NewRun) -> None:
-    """Insert a run. The unique indexes refuse a second open run of a system, and a second open sync.
+    """Insert a run. The unique indexes refuse a second open run of a system, and a second open sync: `OtherRunBegun`.
 
     An attempt that was handed back and claimed again has the same id and a larger fence: it continues its run.
     """
-    found = await connection.fetchval(
-        SQL.insert_run,
-        run.id,
-        run.task_id,
-        run.fence,
-        run.system_number,
-        run.profile,
-        run.kind,
-        run.rules_version,
-        run.cursor,
-        encode_json(run.counts or {}),
-        run.started_at,
-        run.initiator.type.value,
-        run.initiator.id,
-        run.initiator.name,
-        run.previewed,
-    )
+    try:
+        found = await connection.fetchval(
+            SQL.insert_run,
+            run.id,
+            run.task_id,
+            run.fence,
+            run.system_number,
+            run.profile,
+            run.kind,
+            run.rules_version,
+            run.cursor,
+            encode_json(run.counts or {}),
+            run.started_at,
+            run.initiator.type.value,
+            run.initiator.id,
+            run.initiator.name,
+            run.previewed,
+        )
+    except asyncpg.UniqueViolationError as error:
+        # Only what another transaction has committed since `find_open_run`: that one would have returned the run.
+        raise OtherRunBegun(error.constraint_name) from error
     if found is None:
         raise _stale_lease(run.id)
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import datetime
 
 from tenuto.extension import ExtensionServices, Service
+from tenuto.ids import new_id
 from tenuto.logs import Log
 from tenuto.model.access.actors import Actor, ActorType
 from tenuto.postgres.database import Connection, Database
 from tenuto.service.polling_loop import PollingLoop
+from tenuto_identity.runs.definition_snapshot import load_configuration
+from tenuto_identity.runs.page_context import display_of, load_identity_context
 from tenuto_identity.settings import IdentitySettings
-from tenuto_identity.store import definitions, metaverse, previews, runs, session, sync_marks
+from tenuto_identity.store import definitions, items, metaverse, previews, runs, session, sync_marks
+from tenuto_identity.store.items import ChangeRecord, Item
 from tenuto_identity.store.metaverse import DueDeletion
 from tenuto_identity.store.sync_marks import MarkReason
 from tenuto_identity.tasks.task_creation import enqueue_step
@@ -42,7 +46,7 @@ async def run_housekeeping(services: ExtensionServices) -> None:
     if not await metaverse.is_anything_due(database, now):
         return
 
-    async def mark(connection: Connection) -> tuple[list[DueDeletion], dict[str, int]]:
+    async def mark(connection: Connection) -> list[DueDeletion]:
         await session.prepare(connection)
         for name in await metaverse.reset_interrupted_deletions(connection):
             log.warning("interrupted deletion of a system reset", system=name)
@@ -54,11 +58,10 @@ async def run_housekeeping(services: ExtensionServices) -> None:
             log.info("objects marked for re-evaluation", identities=len(identities), objects=len(found))
         limit = services.section(IdentitySettings).deletions_per_cycle
         due = await metaverse.find_due_deletions(connection, now, limit)
-        stored = await definitions.load_definitions(connection)
-        return due, {row.name: row.number for row in stored.systems}
+        await _delete_without_systems(connection, [each.id for each in due if each.system is None], now)
+        return due
 
-    due, systems = await database.transaction(mark)
-    await _enqueue_deletions(services, database, due, systems)
+    await _enqueue_deletions(services, database, await database.transaction(mark))
 
 
 async def _end_abandoned_runs(database: Database, now: datetime) -> None:
@@ -67,28 +70,42 @@ async def _end_abandoned_runs(database: Database, now: datetime) -> None:
         log.warning("abandoned run ended", run_id=each.id, task_id=each.task_id, system=each.system)
 
 
-async def _enqueue_deletions(
-    services: ExtensionServices, database: Database, due: list[DueDeletion], systems: Mapping[str, int]
-) -> None:
+async def _enqueue_deletions(services: ExtensionServices, database: Database, due: list[DueDeletion]) -> None:
     """Enqueue one task for each system and initiator: the deletion is done in the name of the original initiator."""
     grouped: dict[tuple[str, str | None, str, str], list[int]] = {}
     for each in due:
         initiator = each.deletion_initiator or {}
-        system = str(initiator.get("system"))
-        if system not in systems:  # it was deleted since
-            system = next(iter(systems), "")
-        key = initiator.get("type", "system"), initiator.get("id"), initiator.get("name", "housekeeping"), system
-        grouped.setdefault(key, []).append(each.id)
+        if each.system is not None:
+            kind, id, name = initiator.get("type", "system"), initiator.get("id"), initiator.get("name", "housekeeping")
+            grouped.setdefault((kind, id, name, each.system), []).append(each.id)
     for (kind, id, name, system), ids in grouped.items():
-        if system:
-            await enqueue_step(
-                services,
-                database,
-                "identity.delete_due",
-                {"system": system, "identities": ids},
-                Actor(ActorType(kind), id, name),
-                unique_key=f"identity.housekeeping:{system}:{kind}:{id or name}",
-            )
+        await enqueue_step(
+            services,
+            database,
+            "identity.delete_due",
+            {"system": system, "identities": ids},
+            Actor(ActorType(kind), id, name),
+            unique_key=f"identity.housekeeping:{system}:{kind}:{id or name}",
+        )
+
+
+async def _delete_without_systems(connection: Connection, ids: Sequence[int], now: datetime) -> None:
+    """Delete metaverse objects when there are no systems any more: no run can, and nothing has to be exported."""
+    if not ids:
+        return
+    await metaverse.lock_identities(connection, ids)
+    configuration = await load_configuration(connection)
+    identities = (await load_identity_context(connection, configuration, "", ids)).identities
+    await metaverse.delete_identities(connection, ids, now)
+    deleted: list[Item] = []
+    changes: list[ChangeRecord] = []
+    for number, (id, identity) in enumerate(identities.items(), 1):
+        display = display_of(identity.attributes, configuration.rules.metaverse_types[identity.type].display)
+        deleted.append(Item(number, metaverse_id=id, type=identity.type, display=display, change="Deleted"))
+        before = {name: [list(values), []] for name, values in identity.attributes.items()}
+        changes.append(ChangeRecord(number, "identity", id, before))
+    await items.write_items(connection, new_id(), deleted, changes)
+    log.info("identities deleted without systems", identities=len(deleted))
 
 
 async def _drop_previews(database: Database, now: datetime) -> None:

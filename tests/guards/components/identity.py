@@ -92,6 +92,18 @@ GUARDS: tuple[Guard, ...] = (
         Value("0"),
         "identity/runs/test_killed_guards.py::test_deletions_of_a_killed_sync_count_for_the_next_attempt",
     ),
+    guard(
+        "identity.due_deletions_of_held_systems",
+        "Due deletions of a system on hold wait until a user approves.",
+        Condition("(true)"),
+        "identity/tasks/test_due_deletions.py::test_due_deletions_of_a_held_system_wait_while_others_are_made",
+    ),
+    guard(
+        "identity.due_deletions_are_shared",
+        "Due deletions of one system do not keep those of another one waiting.",
+        Replace("d.rank, ", ""),
+        "identity/tasks/test_due_deletions.py::test_due_deletions_of_one_system_do_not_delay_those_of_another",
+    ),
     # --- recognition of unchanged objects
     guard(
         "identity.recognised_once",
@@ -129,6 +141,12 @@ GUARDS: tuple[Guard, ...] = (
         "A run does not wait for an open run whose task has ended.",
         Value("()"),
         "identity/runs/test_abandoned_runs.py::test_run_begins_although_an_open_run_has_no_task_any_more",
+    ),
+    guard(
+        "identity.runs_that_begin_together",
+        "A run that begins at the same time as another one that excludes it waits for it.",
+        Condition("True"),
+        "identity/runs/test_run_lifecycle.py::test_a52_run_that_begins_together_with_another_one_waits_for_it",
     ),
     guard(
         "identity.housekeeping_ends_abandoned_runs",

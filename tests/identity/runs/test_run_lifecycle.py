@@ -15,7 +15,7 @@ import pytest
 from tenuto.jobs.context import current_context
 from tenuto_identity.runs import run_lifecycle, sync_decisions, sync_run
 from tenuto_identity.runs.run_lifecycle import Run
-from tests.identity.site import ADA, Site, open_site
+from tests.identity.site import ADA, OPEN_RUN, Site, open_site
 from tests.support.known_values import known
 from tests.support.waiting import eventually
 
@@ -71,6 +71,39 @@ async def test_second_run_of_a_system_waits_and_names_the_run_it_waits_for(
     imported = await site.run("AD", "Full Import")
     assert imported.state == "completed", "imports of other systems do not wait"
     await database.write_all("UPDATE tenuto_identity.runs SET state = 'completed' WHERE initiator_name = 'test'")
+    assert (await site.finish(execution)).state == "completed"
+
+
+@pytest.mark.parametrize(
+    ("system_number", "profile", "kind"),
+    [(1, "Export", "export"), (3, "Full Sync", "full_sync")],
+    ids=["of the same system", "two syncs"],
+)
+async def test_a52_run_that_begins_together_with_another_one_waits_for_it(
+    site: Site, url: str, monkeypatch: pytest.MonkeyPatch, system_number: int, profile: str, kind: str
+) -> None:
+    monkeypatch.setattr(run_lifecycle, "WAIT_SECONDS", 0.2)
+    await site.apply(site.definitions())
+    database = await site.database()
+    other = await asyncpg.connect(url)
+    beginning = other.transaction()
+    await beginning.start()
+    await other.execute(OPEN_RUN, await site.waiting_task(), system_number, profile, kind)
+    execution = await site.fire("HR", "Full Sync")
+    waits_for_commit = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        " AND query LIKE '%INTO runs%'"
+    )
+    await eventually(lambda: database.fetch_value(waits_for_commit))  # it found no open run, and inserts its own
+    await beginning.commit()
+
+    async def reported() -> str | None:
+        found = await database.fetch_value("SELECT progress::text FROM tenuto.tasks WHERE execution_id = $1", execution)
+        return found if found and "waiting for the run" in found else None
+
+    assert profile in str(await eventually(reported))
+    await other.execute("UPDATE tenuto_identity.runs SET state = 'completed' WHERE initiator_name = 'test'")
+    await other.close()
     assert (await site.finish(execution)).state == "completed"
 
 

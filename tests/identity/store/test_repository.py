@@ -150,7 +150,7 @@ async def test_database_allows_one_open_run_of_a_system_and_one_open_sync(
 ) -> None:
     await runs.insert_run(connection, new_run(kind=first[0], system_number=first[1]))
     if is_refused:
-        with pytest.raises(asyncpg.UniqueViolationError, match="runs_one_open"):
+        with pytest.raises(runs.OtherRunBegun, match="runs_one_open"):
             await runs.insert_run(connection, new_run(kind=second[0], system_number=second[1]))
     else:
         await runs.insert_run(connection, new_run(kind=second[0], system_number=second[1]))
