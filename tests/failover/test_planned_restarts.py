@@ -103,7 +103,8 @@ server_login_retry = 1
 @pytest.fixture
 def pooler_folder(cluster: Cluster) -> Path:
     if shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin") is None:
-        pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
+        missing = pytest.fail if os.environ.get("TENUTO_REQUIRE_PGBOUNCER") else pytest.skip
+        missing("pgbouncer is not installed: apt-get install pgbouncer")
     return cluster.home / "pooler"
 
 

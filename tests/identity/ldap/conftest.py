@@ -23,7 +23,7 @@ LIBRARIES = (
     pytest.param(
         "python-ldap",
         marks=pytest.mark.skipif(
-            find_spec("_ldap") is None and not os.environ.get("TENUTO_REQUIRE_SLAPD"),
+            find_spec("_ldap") is None and not os.environ.get("TENUTO_REQUIRE_PYTHON_LDAP"),
             reason="python-ldap is not installed: pip install 'tenuto[ldap]'",
         ),
     ),
