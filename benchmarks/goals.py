@@ -224,6 +224,7 @@ GOALS = [
     Goal("ldap", "LDAP read, nothing stored", "LDAP read ≥ 0.8 × a script that reads in pages", 0.8, "script"),
     Goal("ldap", "LDAP full import, all new", "LDAP full import ≥ 0.8 × a script with one flat table", 0.8, "script"),
     Goal("ldap", "LDAP full import, nothing", "LDAP import without changes ≥ 0.8 × the script", 0.8, "script"),
+    Goal("ldap", "LDAP confirming import", "LDAP confirming import ≥ 0.8 × the script's import", 0.8, "script"),
     Goal(
         "ldap",
         "LDAP delta import of 500 among 100,000",

@@ -40,7 +40,7 @@ OWN_DATABASE = ("import",)
 async def ldap(contenders: Sequence[Contender], size: Size) -> list[Case]:
     """Return rates of export and imports, CPU time per entry, delta imports and memory by number of entries."""
     count, few = size.of(100_000, 2_000), size.of(10_000, 500)
-    # An import writes a page of 5,000 while the next one is complete and a third one is read.
+    # The baseline of memory has many pages of 2,500: one is written, the next one is complete and a third one is read.
     some = size.of(20_000, 1_000)
     changed = size.of(500, 100)
     rates = {stage: Case(f"{name}, {count:,}", "entries/s") for stage, name in STAGES.items()}
