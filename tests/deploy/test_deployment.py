@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ VARIABLES = (
 )
 
 
-def parse_command(arguments: list[str]) -> str:
+def parse_command(arguments: list[str], groups_of_extensions: Mapping[str, Any] | None = None) -> str:
     """Parse a command line completely without running it; return the name of the command."""
     command: Any = build_full_tree()
     name, rest, context = "tenuto", arguments, None
@@ -46,7 +47,7 @@ def parse_command(arguments: list[str]) -> str:
         if not rest:
             return name
         name, rest = rest[0], rest[1:]
-        command = command.commands[name]
+        command = {**command.commands, **(groups_of_extensions or {})}[name]
 
 
 def instructions(keyword: str) -> list[str]:

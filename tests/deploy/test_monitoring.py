@@ -5,23 +5,32 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from prometheus_client import Metric as MetricFamily
+from prometheus_client.parser import text_string_to_metric_families
 
+from tenuto import Tenuto
 from tenuto.observability.external_event_metrics import EVENT_METRICS
 from tenuto.observability.metrics_by_name import METRICS_BY_NAME
 from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
+from tenuto_identity.extension import Identity
+from tenuto_notifications.commands import notification
+from tenuto_notifications.extension import Notifications
 from tests.deploy.promql_selectors import MetricUse, metric_uses
 from tests.deploy.rendered_chart import DEPLOY
 from tests.deploy.test_deployment import parse_command
 
 TARGET_LABELS = frozenset({"namespace", "job", "instance", "pod"})
 """Labels that Prometheus adds."""
-INSTALLATION_METRICS = (*DATABASE_METRICS, *METRICS_BY_NAME, *EVENT_METRICS)
+EXTENSION_METRICS = tuple(
+    metric for extension in (Notifications(), Identity()) for source in extension.metrics() for metric in source.metrics
+)
+INSTALLATION_METRICS = (*DATABASE_METRICS, *METRICS_BY_NAME, *EVENT_METRICS, *EXTENSION_METRICS)
 DECLARED = {metric.name: metric for metric in (*PROCESS_METRICS, *INSTALLATION_METRICS)}
 RULES: list[dict[str, Any]] = [
     rule
@@ -47,6 +56,12 @@ def dashboard_queries() -> Iterator[str]:
             assert found, variable["definition"]
             assert found[2] in TARGET_LABELS
             yield found[1]
+
+
+def without_extensions(queries: Iterable[str]) -> list[str]:
+    """Return the queries that use no metrics of extensions."""
+    names = {metric.name for metric in EXTENSION_METRICS}
+    return [query for query in queries if not names & {use.name for use in metric_uses(query)}]
 
 
 def check_metric_uses(queries: Iterable[str], families: Mapping[str, MetricFamily]) -> None:
@@ -81,7 +96,7 @@ def test_alert_rules_are_complete_and_name_existing_commands() -> None:
         labels = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
         assert labels <= TARGET_LABELS | {label for use in metric_uses(rule["expr"]) for label in use.labels}
         for command in re.findall(r"tenuto ([a-z-]+ .*)$", rule["annotations"]["description"]):
-            parse_command(shlex.split(command))
+            parse_command(shlex.split(command), {"notification": notification})
     commands = [rule for rule in RULES if "tenuto " in rule["annotations"]["description"]]
     assert len(commands) >= 3
 
@@ -121,6 +136,32 @@ def test_metric_check_detects_a_wrong_name_label_and_value() -> None:
     for wrong in ("tenuto_leased > 0", 'tenuto_leases{lease="late"}', "max by (status) (tenuto_leases)"):
         with pytest.raises(AssertionError):
             check_metric_uses([wrong], families)
+
+
+@pytest.fixture
+async def extended_app(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Tenuto]:
+    """An app with notifications and identity synchronisation."""
+    monkeypatch.setenv("TENUTO_DISABLED_EXTENSIONS", "")
+    async with Tenuto(url, home=tmp_path) as app:
+        await app.migrate()
+        yield app
+        assert app.extension_registry.failures == []
+
+
+async def test_dashboard_and_alerts_use_metrics_that_extensions_report(extended_app: Tenuto) -> None:
+    rule = {"name": "broken", "event": "task.failed", "channel": {"kind": "email", "to": ["ops@example.org"]}}
+    await extended_app.extensions.notifications.create(rule)
+    async with extended_app.worker():
+        sent = await extended_app.extensions.notifications.test("broken")
+        await extended_app.wait(sent.id, timeout=30)  # no mail server is configured
+    text = await extended_app.status.metrics()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    queries = [*rule_queries(), *dashboard_queries()]
+    own = [query for query in queries if query not in without_extensions(queries)]
+    assert len(own) >= len(EXTENSION_METRICS)
+    check_metric_uses(own, families)
+    samples = families["tenuto_notifications_messages"].samples
+    assert [(each.labels, each.value) for each in samples] == [({"rule": "broken", "state": "failed"}, 1.0)]
 
 
 @pytest.mark.parametrize("page", ["observing", "kubernetes"])
