@@ -21,7 +21,7 @@ MAX_STATEMENTS = 8
 MORE_STATEMENTS = {
     "/batches/": 11,
     "/executions/compare": 24,
-    "/executions/": 18,
+    "/executions/": 19,
     "/manifests/": 22,
     "/queues/": 10,
     "/schedules/": 12,

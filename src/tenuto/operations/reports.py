@@ -188,8 +188,8 @@ class Reports(OperationGroup):
         return {each.name: each for each in await list_queue_obstacles(await self._open(), names)}
 
     async def count_open_work(self) -> OpenWorkCounts:
-        """Count active executions, due or running tasks, open dead letters, one-shots and live workers; a count above
-        10,000 means more."""
+        """Count active executions, due or running tasks, open dead letters, open batches up to 1,000, one-shots and
+        live workers; another count above 10,000 means more."""
         return await count_open_work(await self._open(), MAX_EXACT_COUNT + 1)
 
     async def queue_settings(self, name: str) -> QueueSettings | None:

@@ -98,6 +98,7 @@ async def load_counts(app: Tenuto) -> Counts:
         executions=found.execution_count,
         tasks=found.task_count,
         dead_letters=found.dead_letter_count,
+        batches=found.batch_count,
         one_shots=found.one_shot_count,
         workers=found.worker_count,
     )

@@ -33,6 +33,7 @@ MAX_ITEMS = 20
 MAX_NEXT_RUNS = 10
 _MAX_LATE_RUNS = 200
 _MAX_NEW_TASKS = 10_000
+_MAX_OPEN_BATCHES = 1000
 _RATE_SPAN = timedelta(minutes=1)
 _HOUR = timedelta(hours=1)
 _DAY = timedelta(days=1)
@@ -62,6 +63,8 @@ class OpenWorkCounts:
     task_count: int
     """Tasks that are due or running."""
     dead_letter_count: int
+    batch_count: int
+    """Batches with items that have not ended."""
     one_shot_count: int
     """One-shots that have not ended."""
     worker_count: int
@@ -297,8 +300,8 @@ async def list_queue_obstacles(database: Database, names: Collection[str]) -> li
 
 
 async def count_open_work(database: Database, limit: int) -> OpenWorkCounts:
-    """Count what is open, each number up to a limit."""
-    row = await database.fetch_one(SQL.count_open_work, limit)
+    """Count what is open, each number up to a limit; batches up to a lower one, because each is searched for."""
+    row = await database.fetch_one(SQL.count_open_work, limit, _MAX_OPEN_BATCHES)
     assert row is not None
     return _OPEN_WORK.one(row)
 

@@ -46,8 +46,22 @@ ORDER BY wanted.name;
 
 -- name: count_open_work
 -- Count active executions, due or running tasks, open dead letters and one-shots, each up to $1 rows by index-only
--- scans, and the live workers.
-SELECT (SELECT count(*) FROM (SELECT FROM tenuto.executions WHERE ended_at IS NULL LIMIT $1) AS found) AS execution_count,
+-- scans, the live workers, and up to $2 batches with open items by a loose index scan.
+WITH RECURSIVE open_batches AS (
+    (SELECT batch_id, 1 AS number FROM tenuto.tasks WHERE batch_id IS NOT NULL ORDER BY batch_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT later.batch_id
+            FROM tenuto.tasks AS later
+            WHERE later.batch_id > open_batches.batch_id
+            ORDER BY later.batch_id
+            LIMIT 1),
+           open_batches.number + 1
+    FROM open_batches
+    WHERE open_batches.batch_id IS NOT NULL
+      AND open_batches.number <= $2
+)
+SELECT (SELECT count(batch_id) FROM open_batches) AS batch_count,
+       (SELECT count(*) FROM (SELECT FROM tenuto.executions WHERE ended_at IS NULL LIMIT $1) AS found) AS execution_count,
        (SELECT count(*)
         FROM (
             (SELECT FROM tenuto.tasks WHERE state = 'running' LIMIT $1)

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Query, Request, Response
 from tenuto.app import Tenuto
 from tenuto.errors import Invalid
 from tenuto.operations.reports import UpcomingRuns, UpcomingSchedule
+from tenuto.presentation.descriptions import describe_misfire, describe_overlap
 from tenuto.presentation.execution_states import execution_state
 from tenuto.presentation.statuses import status_of
 from tenuto.presentation.text_formats import format_duration
@@ -71,6 +72,8 @@ class Lane:
     conflicts: Sequence[Mark]
     past_text: str
     coming_text: str
+    expected: Sequence[str]
+    """What will happen: when it runs, for how long, and when runs overlap or were missed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +259,19 @@ def draw_lane(
         [_draw_conflict(each, scale) for each in conflicts if record.name in each.schedules][:MAX_MARKS],
         ", ".join(f"{count:,} {status_of(state).label.lower()}" for state, count in Counter(states).most_common()),
         f"{run_count:,} upcoming" if run_count else "",
+        _describe_expected(record, coming),
     )
+
+
+def _describe_expected(record: ScheduleRecord, coming: UpcomingSchedule | None) -> Sequence[str]:
+    """Say in sentences what the coming runs of a schedule do."""
+    found = [f"{record.when}." if record.enabled else "It is disabled: it runs only when it is started."]
+    if coming is not None and coming.run_count:
+        history = "as its last runs" if coming.duration_source == "history" else "assumed: it has no history"
+        found.append(f"A run takes {format_duration(coming.usual_seconds)}, {history}.")
+    overlap = describe_overlap(record.overlap).partition(": ")[2]
+    missed = describe_misfire(record.misfire).partition(": ")[2]
+    return [*found, f"Overlap: {overlap}.", f"Missed runs: {missed}."]
 
 
 def _draw_coming(

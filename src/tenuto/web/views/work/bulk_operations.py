@@ -47,13 +47,20 @@ class OperationRow:
         return "some_failed" if self.record.failed_count else "completed"
 
     @property
-    def seconds_left(self) -> float | None:
-        """Time until the end at the rate so far."""
+    def rate_per_second(self) -> float | None:
+        """Processed objects per second, from its creation until it processed the last one."""
         record = self.record
         done = record.item_count - record.remaining_count
-        if record.state != "running" or not done or record.processed_at is None:
+        if not done or record.processed_at is None:
             return None
-        return (record.processed_at - record.created_at).total_seconds() / done * record.remaining_count
+        return done / max((record.processed_at - record.created_at).total_seconds(), 0.001)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time until the end at the rate so far."""
+        if self.record.state != "running" or self.rate_per_second is None:
+            return None
+        return self.record.remaining_count / self.rate_per_second
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import unified_diff
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from tenuto.api.list_pages import After
 from tenuto.api.parameters import Id
 from tenuto.app import Tenuto
+from tenuto.errors import NotFound
 from tenuto.model.filter_keys import DEAD_LETTER_KEYS
 from tenuto.model.filters import DEFAULT_WINDOW
+from tenuto.presentation.descriptions import describe_on_dead_letter, describe_policy
 from tenuto.store.reports.failure_groups import FailureGroupDetails
 from tenuto.store.work.activities import ActivityDetails
 from tenuto.store.work.dead_letters import DeadLetterDetails, DeadLetterRecord
@@ -67,6 +71,10 @@ class DeadLetterPage:
     retry_form: ArgumentsForm
     changed_input: Sequence[str]
     """Diff of the old and the new input, if it was retried with another one."""
+    retry: ActivityDetails | None
+    """The last attempt of its retry; None if it was not retried, or retention has removed the attempts."""
+    policies: Sequence[tuple[str, str]]
+    """Name and value of the policies that its manifest has now."""
 
     @property
     def is_open(self) -> bool:
@@ -122,9 +130,13 @@ async def show_dead_letter(request: Request, call: Reader, id: Id) -> Response:
         panel = make_panel(record.attempts[-1], "error") if record.attempts else None
         schema, _ = find_schema(app, record.kind, record.name)
         form = make_arguments_form("input", schema, record.input if isinstance(record.input, dict) else None)
-        changed = await _load_changed_input(app, record) if allowed else ()
+        retries = await _load_retries(app, record)
+        changed = compare_inputs(record.input, retries[0].input) if allowed and retries else ()
         others = [each for each in same if each.id != id]
-        return DeadLetterPage(record, panel, attempts, others, allowed, form, changed)
+        policies = await _load_policies(app, record.external_id)
+        return DeadLetterPage(
+            record, panel, attempts, others, allowed, form, changed, retries[-1] if retries else None, policies
+        )
 
     model = await view.shared(("dead letter", id, allowed), load)
     return await view.render(
@@ -136,14 +148,33 @@ async def show_dead_letter(request: Request, call: Reader, id: Id) -> Response:
     )
 
 
-async def _load_changed_input(app: Tenuto, record: DeadLetterDetails) -> Sequence[str]:
-    """Return the lines in which the input of the retry differs; none if it is equal or was removed."""
+async def _load_retries(app: Tenuto, record: DeadLetterDetails) -> Sequence[ActivityDetails]:
+    """Return the attempts of its retry; none if it was not retried or retention has removed them."""
     if record.retry_task_id is None:
         return ()
-    attempts = await app.attempts(record.retry_task_id)
-    if not attempts or attempts[0].input == record.input:
+    with suppress(NotFound):
+        return await app.attempts(record.retry_task_id)
+    return ()
+
+
+def compare_inputs(before: Any, after: Any) -> Sequence[str]:
+    """Return the lines in which two inputs differ; none if they are equal."""
+    if before == after:
         return ()
-    old, new = (
-        json.dumps(each, ensure_ascii=False, indent=2).splitlines() for each in (record.input, attempts[0].input)
-    )
+    old, new = (json.dumps(each, ensure_ascii=False, indent=2).splitlines() for each in (before, after))
     return [line for line in unified_diff(old, new, n=3, lineterm="") if not line.startswith(("---", "+++", "@@"))]
+
+
+async def _load_policies(app: Tenuto, external_id: str) -> Sequence[tuple[str, str]]:
+    """Return what happens when a run of the manifest fails; nothing if it has no manifest, or that was deleted."""
+    if not external_id:
+        return ()
+    try:
+        stored = await app.manifests.get(external_id)
+    except NotFound:
+        return ()
+    fields = stored.manifest.to_fields()
+    policies = [("Attempts", describe_policy(fields.get("policy") or {}))]
+    if fields.get("on_dead_letter"):
+        policies.append(("On dead letter", describe_on_dead_letter(fields["on_dead_letter"])))
+    return policies

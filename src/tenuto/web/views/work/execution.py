@@ -30,6 +30,7 @@ from tenuto.presentation.statuses import status_of
 from tenuto.presentation.text_formats import format_duration, one_line
 from tenuto.web.components.attempt_text import MAX_LINES
 from tenuto.web.components.drawing import SMALL_PERCENT, Scale, Wedge, draw_wedges
+from tenuto.web.components.version_history import HISTORY_COUNT, HistoryRow, make_history
 from tenuto.web.page import PageRoute, PageView, Reader
 from tenuto.web.views.work.attempt_panel import AttemptPanel, LineCount, Tab, load_panel, may_see_texts, read_progress
 
@@ -165,6 +166,8 @@ class ExecutionPage:
     unfolded: int | None
     retried_by: UUID | None
     """The latest execution that retries this one."""
+    history: Sequence[HistoryRow]
+    """What people and programs did with it, newest first."""
 
     @property
     def is_over(self) -> bool:
@@ -280,6 +283,7 @@ async def load_execution(
         child=None if child is None else await _load_child(app, child),
         unfolded=unfold if child is not None else None,
         retried_by=await _find_retry(app, record) if state in ("failed", "cancelled") else None,
+        history=make_history(await app.audit.history(f"execution:{id}", limit=HISTORY_COUNT), ()),
     )
 
 
