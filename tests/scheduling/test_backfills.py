@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 from uuid import UUID
@@ -298,3 +301,44 @@ async def test_triggered_run_and_its_retry_carry_due_instant_and_interval(
         await app.executions.wait(retry, 30)
     due_at = failed[0].due_at
     assert seen[0] == seen[-1] == (due_at, (due_at - timedelta(seconds=1), due_at))
+
+
+async def test_programs_and_scripts_get_the_logical_time(
+    app: Tenuto, worker: WorkerFactory, sql: Sql, tmp_path: Path
+) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    app.settings = app.settings.model_copy(update={"files_directory": folder})
+    names = ("SCHEDULED_FOR", "INTERVAL_START", "INTERVAL_END")
+    show = " ".join(f"${{TENUTO_{name}-none}}" for name in names)
+    parameters = {name.lower(): {"run": name.lower()} for name in names}
+    script = (
+        "CREATE TABLE IF NOT EXISTS runs (a, b, c);"
+        "INSERT INTO runs VALUES (:scheduled_for, :interval_start, :interval_end)"
+    )
+    steps = [
+        Step.executable("/bin/sh", "-c", f"echo {show}", name="program"),
+        Step.of("sql", {"connection": "sqlite:///runs.db", "script": script, "parameters": parameters}, name="script"),
+    ]
+    sqlite3.connect(folder / "runs.db").close()
+    await app.schedules.create(schedule_definition("daily", DAILY, steps))
+    await app.schedules.backfill("daily", FIRST, FIRST)
+    async with worker():
+        await process(app)
+        (run,) = await app.executions.list("origin:backfill")
+        ended = await app.executions.wait(run.id, 30)
+        assert ended.state == "completed", ended.error
+        manual_run = await app.schedules.run("daily")
+        assert manual_run.execution_id is not None
+        assert (await app.executions.wait(manual_run.execution_id, 30)).state == "completed"
+    due, before = "2025-03-01T02:00:00Z", "2025-02-28T02:00:00Z"
+    printed = [each["out"] for each in await sql(
+        "SELECT output ->> 'stdout' AS out FROM tenuto.activities WHERE kind = 'executable' ORDER BY id"
+    )]  # fmt: skip
+    assert printed[0].split() == [due, before, due]
+    assert printed[1].split()[1:] == ["none", "none"]
+    with closing(sqlite3.connect(folder / "runs.db")) as file:
+        backfilled, by_hand = file.execute("SELECT * FROM runs").fetchall()
+    assert backfilled == (due, before, due)
+    assert by_hand[0].endswith("Z")
+    assert by_hand[1:] == (None, None)

@@ -24,6 +24,7 @@ from tenuto.errors import Invalid
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import Context
 from tenuto.model.access.secrets import SecretRef
+from tenuto.model.work.logical_time import format_logical_time
 from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus
 from tenuto.steps.programs import program as programs
 from tenuto.steps.programs.program import Command, RunOptions
@@ -120,6 +121,7 @@ def test_program_gets_exact_arguments_environment_and_stdin(
     }
     task_id = str(attempt.task.id)
     ours = {"TASK_ID": task_id, "ATTEMPT": "2", "FENCE": "7", "IDEMPOTENCY_KEY": task_id}
+    ours["SCHEDULED_FOR"] = format_logical_time(attempt.context.scheduled_for)
     assert {name: value for name, value in env.items() if name.startswith("TENUTO_")} == {
         f"TENUTO_{name}": value for name, value in ours.items()
     }

@@ -17,11 +17,11 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pydantic
-from pydantic import Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from tenuto import paths
 from tenuto.clock import monotonic_seconds
@@ -33,6 +33,7 @@ from tenuto.model.access.secrets import SecretRef, TextOrSecret
 from tenuto.model.definitions.policies import MAX_TIMEOUT_SECONDS, RetryPolicy, TaskPolicy
 from tenuto.model.definitions.sql_scripts import ParameterValue, Script, ScriptDriver, StatementResult
 from tenuto.model.definitions.steps import SQL
+from tenuto.model.work.logical_time import format_logical_time
 from tenuto.model.work.tasks import parse_duration_seconds
 from tenuto.postgres import script_runner
 from tenuto.settings import ConnectionSettings, Settings
@@ -53,7 +54,25 @@ BUILT_IN_DRIVERS: dict[str, ScriptDriver] = {
 }
 
 ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
-Parameter = SecretRef | bool | int | float | str | None
+
+
+class RunTime(BaseModel):
+    """A parameter with an instant of the run: ``{"run": "scheduled_for"}``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: Literal["scheduled_for", "interval_start", "interval_end"]
+
+    def read(self, ctx: Context) -> str | None:
+        """Return the instant as text; None for the interval of a run without one."""
+        if self.run == "scheduled_for":
+            return format_logical_time(ctx.scheduled_for)
+        if ctx.interval is None:
+            return None
+        return format_logical_time(ctx.interval[self.run == "interval_end"])
+
+
+Parameter = SecretRef | RunTime | bool | int | float | str | None
 
 
 class _SqlJob(Job[..., Any]):
@@ -196,7 +215,10 @@ async def _reveal_parameters(
     """Return the parameters with secrets revealed, and the names of the secret ones."""
     revealed: dict[str, ParameterValue] = {}
     for name, value in parameters.items():
-        revealed[name] = await services.reveal_secret(ctx, value) if isinstance(value, SecretRef) else value
+        if isinstance(value, SecretRef):
+            revealed[name] = await services.reveal_secret(ctx, value)
+        else:
+            revealed[name] = value.read(ctx) if isinstance(value, RunTime) else value
     return revealed, frozenset(name for name, value in parameters.items() if isinstance(value, SecretRef))
 
 

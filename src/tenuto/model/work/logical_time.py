@@ -42,6 +42,11 @@ def occurrence_of_policy(policy: str) -> Occurrence | None:
         return None
 
 
+def format_logical_time(instant: datetime) -> str:
+    """Return an instant for programs, scripts and requests: ``2026-05-02T02:00:00Z``."""
+    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
 def find_previous_instant(trigger: Trigger, due_at: datetime, seed: str) -> datetime | None:
     """Return the last due instant of a trigger before another one; None if there is none within eight years.
 

@@ -31,6 +31,7 @@ from tenuto.clock import monotonic_seconds
 from tenuto.errors import EngineError, Invalid, quoted
 from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.model.access.secrets import SecretRef, TextOrSecret
+from tenuto.model.work.logical_time import format_logical_time
 from tenuto.settings import Settings
 from tenuto.steps.built_in_kinds import StepServices
 from tenuto.steps.programs.output import OutputReader, StdinWriter, escape_control_characters
@@ -373,7 +374,10 @@ async def reveal_input(
         "TENUTO_ATTEMPT": str(ctx.attempt),
         "TENUTO_FENCE": str(ctx.fence),
         "TENUTO_IDEMPOTENCY_KEY": ctx.idempotency_key,
+        "TENUTO_SCHEDULED_FOR": format_logical_time(ctx.scheduled_for),
     }
+    if ctx.interval is not None:
+        own["TENUTO_INTERVAL_START"], own["TENUTO_INTERVAL_END"] = map(format_logical_time, ctx.interval)
     return ProgramInput(
         env={**inherited, "PATH": search_path(services.get_settings()), **revealed, **own},
         stdin=None if stdin is None else await _reveal(ctx, services, stdin, field="stdin"),
