@@ -27,6 +27,7 @@ from tenuto import Step, Tenuto, every
 from tenuto.clock import monotonic_seconds
 from tenuto.ids import smallest_id_at
 from tenuto.model.findings import Finding, Severity
+from tenuto.model.partition_ranges import month_start
 from tenuto.postgres.database import Database
 from tenuto.store import partitions
 from tenuto.store.reports import overview
@@ -177,8 +178,8 @@ async def _create_history(connection: asyncpg.Connection, count: int) -> None:
     for index in indexes:
         await connection.execute(f"DROP INDEX {index['name']}")
     for month in range(-MONTHS + 1, 1):
-        began = partitions.month_start(now, month)
-        ended = partitions.month_start(now, month + 1)
+        began = month_start(now, month)
+        ended = month_start(now, month + 1)
         values = {"name": f"{began:%Y_%m}", "low": smallest_id_at(began), "high": smallest_id_at(ended)}
         await connection.execute(_PARTITION.format(**values))
         milliseconds = [int(instant.timestamp() * 1000) for instant in (began, min(ended, now))]
@@ -243,7 +244,7 @@ async def _time_doctor(app: Tenuto) -> float:
 
 async def _time_end_of_month(database: Database, ended_months: int) -> float:
     """Return the milliseconds in which retention finds and drops the oldest month."""
-    cutoff = partitions.month_start(datetime.now(UTC), -MONTHS + 2 + ended_months)
+    cutoff = month_start(datetime.now(UTC), -MONTHS + 2 + ended_months)
     began = monotonic_seconds()
     dropped = await partitions.drop_old_partitions(database, cutoff)
     taken = (monotonic_seconds() - began) * 1000

@@ -272,7 +272,7 @@ def maintenance_services(
         settings,
         identities,
         retention=[*RETENTION, *extensions.retention()],
-        tables=extensions.monthly_tables(),
+        tables=extensions.partitioned_tables(),
     )
     housekeeping_delay = min(10.0, settings.housekeeping_seconds) * random.uniform(0.5, 1.0)
     return [

@@ -20,8 +20,10 @@ from tenuto.diagnostics.core_checks import Limits
 from tenuto.diagnostics.statement_checks import CHECKS
 from tenuto.ids import new_id, smallest_id_at
 from tenuto.model.findings import Finding, Severity
+from tenuto.model.partition_ranges import PartitionPeriod
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings, load_settings
+from tenuto.store import partitions
 from tenuto.store.reports import doctor as store
 from tests.support.doctor import run_checks
 from tests.support.waiting import eventually
@@ -498,6 +500,17 @@ async def test_doctor_finds_missing_partition(database: Database, settings: Sett
     await database.fetch_all(f"DROP TABLE tenuto.{month}")
     found = (await run_doctor(database, settings))["partitions"]
     assert (found.severity, found.details) == (Severity.WARNING, [f"{month} is missing"])
+
+
+async def test_doctor_finds_services_that_create_months_although_the_setting_says_day(
+    database: Database, settings: Settings
+) -> None:
+    by_day = settings.model_copy(update={"partition_period": "day"})
+    found = (await run_doctor(database, by_day))["partitions"]
+    assert found.severity is Severity.WARNING
+    assert "TENUTO_PARTITION_PERIOD is day, but activities_" in found.details[0]
+    await partitions.ensure_partitions(database, datetime.now(UTC), PartitionPeriod.DAY)
+    assert "partitions" not in await run_doctor(database, by_day)
 
 
 async def test_doctor_finds_server_that_may_lose_commits(database: Database, settings: Settings) -> None:

@@ -150,7 +150,7 @@ async def test_housekeeping_applies_retention_and_creates_partitions(app: Tenuto
         " (gen_random_uuid(), 'bolt', 1, now() - interval '100 days'), (gen_random_uuid(), 'nut', 1, now())"
     )
     housekeeping = Housekeeping(
-        database, database.clock, app.settings, retention=registry.retention(), tables=registry.monthly_tables()
+        database, database.clock, app.settings, retention=registry.retention(), tables=registry.partitioned_tables()
     )
     await housekeeping.run_cycle()
     assert await database.fetch_value("SELECT string_agg(item, ',') FROM tenuto_inventory.orders") == "nut"

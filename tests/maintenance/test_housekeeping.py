@@ -53,6 +53,19 @@ async def test_housekeeping_cycle_creates_coming_partitions(db: Database) -> Non
     assert {"activities_2027_06", "activities_2027_09"} <= set(await list_partitions(db))
 
 
+async def test_housekeeping_creates_and_drops_days_as_the_setting_says(db: Database) -> None:
+    clock = ManualClock(NOW)
+    settings: dict[str, Any] = {"partition_period": "day", "retention_days": 7}
+    await make_housekeeping(db, clock, **settings).run_cycle()
+    assert {"activities_2027_06_15", "activities_2027_06_22"} <= set(await list_partitions(db))
+    await insert_activity(db, NOW)
+    clock.advance(timedelta(days=8, hours=1))
+    await make_housekeeping(db, clock, **settings).run_cycle()
+    names = set(await list_partitions(db))
+    assert "activities_2027_06_15" not in names, "seven days are kept, not a month more"
+    assert {"activities_2027_06_16", "activities_2027_06_30"} <= names
+
+
 async def test_retention_drops_old_partitions_and_keeps_recent_ones(db: Database, register_worker: Register) -> None:
     await partitions.ensure_partitions(db, datetime(2027, 1, 1, tzinfo=UTC))
     old_month = await insert_activity(db, datetime(2027, 1, 10, tzinfo=UTC))

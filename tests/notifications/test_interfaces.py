@@ -293,7 +293,7 @@ async def test_retention_deletes_old_records_and_keeps_open_ones(app: Tenuto) ->
     database = await app.open()
     registry = app.extension_registry
     housekeeping = Housekeeping(
-        database, database.clock, app.settings, retention=registry.retention(), tables=registry.monthly_tables()
+        database, database.clock, app.settings, retention=registry.retention(), tables=registry.partitioned_tables()
     )
     await database.write_all(
         "UPDATE tenuto_notifications.silences"

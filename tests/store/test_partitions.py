@@ -1,4 +1,4 @@
-"""Monthly partitions of activities (W8, J2): created ahead of time, dropped when old, open tasks never touched."""
+"""Partitions of activities (W8, J2): created ahead of time, dropped when old, open tasks never touched."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import asyncpg
+import pytest
 
 from tenuto.ids import new_id, smallest_id_at
 from tenuto.lifecycle.completion import finish
+from tenuto.model.partition_ranges import PartitionPeriod
 from tenuto.model.work.tasks import Settlement
 from tenuto.postgres.database import Database
 from tenuto.store import partitions
@@ -54,8 +56,8 @@ async def test_partitions_are_created_three_months_ahead(db: Database) -> None:
     made = await partitions.ensure_partitions(db, JUNE)
     assert made == ["activities_2027_06", "activities_2027_07", "activities_2027_08", "activities_2027_09"]
     assert await partitions.ensure_partitions(db, JUNE) == []
-    assert await partitions.find_missing_partitions(db, JUNE, months_ahead=3) == []
-    assert await partitions.find_missing_partitions(db, JUNE, months_ahead=4) == ["activities_2027_10"]
+    assert await partitions.find_missing_partitions(db, JUNE, ahead=3) == []
+    assert await partitions.find_missing_partitions(db, JUNE, ahead=4) == ["activities_2027_10"]
 
 
 async def test_partitions_are_created_across_the_year_end(db: Database) -> None:
@@ -273,3 +275,110 @@ async def test_partition_age_check_uses_the_index(db: Database) -> None:
     read = plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
     assert read < pages / 20, f"{read} of {pages} pages"
     assert "activities_2020_03" in await partitions.drop_old_partitions(db, datetime(2020, 5, 1, tzinfo=UTC))
+
+
+# --- partitions by day ------------------------------------------------------------------------------------------------
+
+
+async def test_days_are_created_a_week_ahead(db: Database) -> None:
+    made = await partitions.ensure_partitions(db, datetime(2027, 6, 28, tzinfo=UTC), PartitionPeriod.DAY)
+    assert (made[0], made[-1], len(made)) == ("activities_2027_06_28", "activities_2027_07_05", 8)
+    assert await partitions.ensure_partitions(db, datetime(2027, 6, 28, tzinfo=UTC)) == [], "the period remains"
+    assert await partition_of(db, await insert_activity(db, datetime(2027, 6, 30, 23, 59, tzinfo=UTC))) == made[2]
+    assert await partition_of(db, await insert_activity(db, datetime(2027, 7, 1, tzinfo=UTC))) == made[3]
+    with pytest.raises(asyncpg.RestrictViolationError):
+        async with db.connection() as connection:
+            await connection.execute(f"TRUNCATE tenuto.{made[0]}")
+
+
+async def test_period_of_a_live_database_changes_at_the_end_of_the_month_without_gap_and_overlap(db: Database) -> None:
+    await partitions.ensure_partitions(db, JUNE)
+    ahead = await insert_activity(db, datetime(2027, 8, 1, tzinfo=UTC))  # as with a clock that is fast
+    kept = await insert_activity(db, JUNE)
+    assert await partitions.ensure_partitions(db, JUNE, PartitionPeriod.DAY) == []
+    names = await list_partitions(db)
+    assert {"activities_2027_06", "activities_2027_08"} <= set(names)
+    assert {"activities_2027_07", "activities_2027_09"}.isdisjoint(names), "empty months to come make room for days"
+    assert await partition_of(db, kept) == "activities_2027_06"
+    assert await partition_of(db, ahead) == "activities_2027_08"
+    july = datetime(2027, 7, 1, tzinfo=UTC)
+    assert (await partitions.ensure_partitions(db, july, PartitionPeriod.DAY))[0] == "activities_2027_07_01"
+    assert await partition_of(db, await insert_activity(db, july)) == "activities_2027_07_01"
+    late = datetime(2027, 7, 10, tzinfo=UTC)
+    made = await partitions.ensure_partitions(db, late, PartitionPeriod.MONTH)
+    assert made[-2:] == ["activities_2027_09", "activities_2027_10"]
+    assert "activities_2027_07_31" in made, "the month that has begun is completed by days"
+    assert await partitions.find_missing_partitions(db, late) == []
+
+
+async def test_commands_without_the_setting_keep_the_period_of_the_services(db: Database) -> None:
+    await partitions.ensure_partitions(db, JUNE)
+    await partitions.ensure_partitions(db, JUNE, PartitionPeriod.DAY)
+    assert await partitions.ensure_partitions(db, JUNE) == [], "the month goes on, and days follow it"
+    made = await partitions.ensure_partitions(db, datetime(2027, 6, 25, tzinfo=UTC))
+    assert made == ["activities_2027_07_01", "activities_2027_07_02"]
+    assert await partitions.find_months_to_come(db, JUNE) == []
+
+
+async def test_days_are_dropped_while_late_records_arrive_and_none_is_lost(
+    db: Database, register_worker: Register
+) -> None:
+    """Tasks of a day end while its partition is dropped, and afterwards: each record is kept."""
+    created = datetime(2020, 3, 3, tzinfo=UTC)
+    for day in range(3):
+        await partitions.ensure_partitions(db, created + timedelta(days=day), PartitionPeriod.DAY)
+    await insert_activity(db, created + timedelta(hours=1))
+    ids = [id_at(created + timedelta(seconds=number)) for number in range(40)]
+    await task_creation.enqueue_tasks(db, [make_new_task(id=id) for id in ids])
+    claimed = await claim(db, await register_worker(), limit=40)
+    assert len(claimed) == 40
+
+    async def end_one_after_the_other() -> None:
+        for task in claimed:
+            await finish(db, [Settlement(task, completed_outcome())])
+
+    cutoff = created + timedelta(days=2)
+    ending = asyncio.create_task(end_one_after_the_other())
+    dropped = []
+    while not ending.done():
+        dropped += await partitions.drop_old_partitions(db, cutoff)
+        await asyncio.sleep(0)
+    await ending
+    dropped += await partitions.drop_old_partitions(db, cutoff)
+    assert "activities_2020_03_04" in dropped
+    assert "activities_2020_03_05" not in dropped
+    assert set(ids) <= {row["id"] for row in await read_rows(db, "activities")}
+    assert await partitions.delete_old_default_rows(db, cutoff, 100) == 0
+
+
+async def test_late_record_of_a_dropped_day_goes_to_the_default_partition(
+    db: Database, register_worker: Register
+) -> None:
+    created = datetime(2020, 3, 3, tzinfo=UTC)
+    await partitions.ensure_partitions(db, created, PartitionPeriod.DAY)
+    late = id_at(created)
+    await task_creation.enqueue_tasks(db, [make_new_task(id=late)])
+    assert "activities_2020_03_03" in await partitions.drop_old_partitions(db, created + timedelta(days=1))
+    (task,) = await claim(db, await register_worker())
+    assert await finish(db, [Settlement(task, completed_outcome())]) == {late}
+    assert await partition_of(db, late) == "activities_old"
+
+
+async def test_tables_of_extensions_change_their_period_like_activities(db: Database) -> None:
+    await db.write_all("CREATE SCHEMA tenuto_probe")
+    try:
+        await db.write_all("CREATE TABLE tenuto_probe.seen (at timestamptz NOT NULL) PARTITION BY RANGE (at)")
+        await db.write_all("CREATE TABLE tenuto_probe.seen_default PARTITION OF tenuto_probe.seen DEFAULT")
+        table = partitions.PartitionedTable("tenuto_probe", "seen", "instant")
+        made = await partitions.ensure_partitions_of_table(db, table, JUNE)
+        assert made == ["seen_2027_06", "seen_2027_07", "seen_2027_08", "seen_2027_09"]
+        await db.write_all("INSERT INTO tenuto_probe.seen VALUES ('2027-08-02')")
+        july = datetime(2027, 7, 1, tzinfo=UTC)
+        assert await partitions.ensure_partitions_of_table(db, table, JUNE, PartitionPeriod.DAY) == []
+        made = await partitions.ensure_partitions_of_table(db, table, july, PartitionPeriod.DAY)
+        assert (made[0], made[-1]) == ("seen_2027_07_01", "seen_2027_07_08")
+        assert await db.fetch_value("SELECT count(*) FROM tenuto_probe.seen") == 1, "a month with rows stays"
+        dropped = await partitions.drop_old_partitions_of_table(db, table, datetime(2027, 7, 3, tzinfo=UTC))
+        assert dropped == ["seen_2027_06", "seen_2027_07_01", "seen_2027_07_02"]
+    finally:
+        await db.write_all("DROP SCHEMA tenuto_probe CASCADE")

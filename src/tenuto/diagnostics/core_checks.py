@@ -25,6 +25,7 @@ from tenuto.extension import DoctorCheck, Examination
 from tenuto.ids import smallest_id_at
 from tenuto.model.definitions.policies import MAX_WORKER_LOSSES
 from tenuto.model.findings import MAX_DETAILS, Finding, Severity, list_details
+from tenuto.model.partition_ranges import PartitionPeriod
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database, StatementTimeout
 from tenuto.settings import Settings
@@ -122,7 +123,8 @@ class _CoreChecks:
         return await _check_schema(examination.database)
 
     async def check_partitions(self, examination: Examination) -> Finding:
-        return await _check_partitions(examination.database, examination.database.clock.now())
+        wanted = PartitionPeriod(examination.services.get_settings().partition_period)
+        return await _check_partitions(examination.database, examination.database.clock.now(), wanted)
 
     async def check_history(self, examination: Examination) -> Finding:
         return await deep_checks.check_history(examination.database, examination.services.get_settings())
@@ -313,12 +315,24 @@ async def _check_schema(database: Database) -> Finding:
     )
 
 
-async def _check_partitions(database: Database, now: datetime) -> Finding:
-    missing = await partitions.find_missing_partitions(database, now, months_ahead=1)
+async def _check_partitions(database: Database, now: datetime, wanted: PartitionPeriod) -> Finding:
+    missing = await partitions.find_missing_partitions(database, now, wanted, ahead=1)
+    months = await partitions.find_months_to_come(database, now)
+    if (
+        not missing and wanted is PartitionPeriod.DAY and months
+    ):  # not the other way round: a command may lack the setting
+        return Finding(
+            "partitions",
+            "the coming partitions are months",
+            Severity.WARNING,
+            [f"TENUTO_PARTITION_PERIOD is day, but {', '.join(months)} exists"],
+            "Records are dropped by the month.",
+            "set TENUTO_PARTITION_PERIOD=day for every worker, scheduler and web service, and restart them",
+        )
     return Finding.from_details(
         "partitions",
         [f"{name} is missing" for name in missing],
-        passed="partitions exist for this month and the next",
+        passed="partitions exist for now and the next period",
         failed="partitions are missing",
         severity=Severity.WARNING,
         meaning="Records go into the default partition, where retention deletes them row by row.",

@@ -266,8 +266,8 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class PartitionedTable:
-    """A table in the schema of the extension, partitioned by month. Housekeeping creates the partitions of the coming
-    months, and drops those that are past the retention.
+    """A table in the schema of the extension, partitioned by month or day. Housekeeping creates the coming
+    partitions, and drops those that are past the retention.
 
     The migration creates it with ``PARTITION BY RANGE (column)`` and a default partition ``TABLE_default``.
     """
@@ -524,7 +524,7 @@ class Extension:
         return None
 
     def partitioned_tables(self) -> Sequence[PartitionedTable]:
-        """Tables that are partitioned by month."""
+        """Tables that are partitioned by month or day."""
         return ()
 
     def step_kinds(self, services: ExtensionServices) -> Sequence[StepKind]:

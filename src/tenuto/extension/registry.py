@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from tenuto.jobs.registry import Job, JobRegistry
     from tenuto.postgres.database import Database
-    from tenuto.store.partitions import MonthlyTable
+    from tenuto.store import partitions
 
 ENTRY_POINT_GROUP = "tenuto.extensions"
 ISOLATION_TIMEOUT_SECONDS = 8.0
@@ -272,16 +272,16 @@ class ExtensionRegistry:
 
         return self.collect("definition lists", contribute)
 
-    def monthly_tables(self) -> list[MonthlyTable]:
-        """Return the tables that are partitioned by month."""
-        from tenuto.store.partitions import MonthlyTable  # not for `tenuto --help`: it imports the driver
+    def partitioned_tables(self) -> list[partitions.PartitionedTable]:
+        """Return the tables that are partitioned by month or day."""
+        from tenuto.store import partitions  # not for `tenuto --help`: it imports the driver
 
         return [
             each.value
             for each in self.collect(
                 "partitioned tables",
                 lambda extension: [
-                    MonthlyTable(f"tenuto_{extension.name}", table.table, table.key, table.cutoff)
+                    partitions.PartitionedTable(f"tenuto_{extension.name}", table.table, table.key, table.cutoff)
                     for table in self.check(extension, extension.partitioned_tables(), PartitionedTable)
                 ],
             )

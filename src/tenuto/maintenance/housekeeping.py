@@ -14,6 +14,7 @@ from uuid import UUID
 from tenuto.clock import Clock
 from tenuto.extension import Retention
 from tenuto.logs import Log
+from tenuto.model.partition_ranges import PartitionPeriod
 from tenuto.postgres.database import Database, LockTimeout, StatementTimeout
 from tenuto.service.process_identity import ProcessIdentity
 from tenuto.service.quarantine import isolate_errors, log_error
@@ -21,7 +22,7 @@ from tenuto.settings import Settings
 from tenuto.store import database_history, partitions
 from tenuto.store.access import api_keys, idempotency_keys, invitations
 from tenuto.store.definitions import manifests, schedules
-from tenuto.store.partitions import MonthlyTable
+from tenuto.store.partitions import PartitionedTable
 from tenuto.store.work import batches, dead_letters, executions, live_logs, rollups, step_checkpoints, workers
 
 SILENT_WORKER_AFTER = timedelta(minutes=5)
@@ -57,7 +58,7 @@ class Housekeeping:
         own: Sequence[ProcessIdentity] = (),
         *,
         retention: Sequence[Retention] = RETENTION,
-        tables: Sequence[MonthlyTable] = (),
+        tables: Sequence[PartitionedTable] = (),
         batch_size: int = 1000,
         max_batches_per_cycle: int = 50,
     ) -> None:
@@ -78,10 +79,11 @@ class Housekeeping:
     async def run_cycle(self) -> float:
         """Run one cycle; return the seconds until the next one."""
         now = self._clock.now()
-        await partitions.ensure_partitions(self._database, now)  # guard: housekeeping.partitions
+        period = PartitionPeriod(self._settings.partition_period)
+        await partitions.ensure_partitions(self._database, now, period)  # guard: housekeeping.partitions
         for table in self._tables:
             with self._isolate(f"partitions of {table.name}", self._failures):
-                await partitions.ensure_monthly_partitions(self._database, table, now)
+                await partitions.ensure_partitions_of_table(self._database, table, now, period)
         # Except the services of this process: after a suspension this cycle may run before their next heartbeats.
         # guard: housekeeping.own_services
         await workers.end_silent_processes(self._database, SILENT_WORKER_AFTER, [one.id for one in self._own])
@@ -118,7 +120,7 @@ class Housekeeping:
         for table in self._tables:
             with self._isolate(f"partitions of {table.name}", earlier_failures):
                 own_cutoff = cutoff if table.cutoff is None else table.cutoff(now, self._settings)
-                for name in await partitions.drop_old_monthly_partitions(self._database, table, own_cutoff):
+                for name in await partitions.drop_old_partitions_of_table(self._database, table, own_cutoff):
                     log.info("partition dropped", partition=name)
         return all(completed)  # guard: housekeeping.next_round
 

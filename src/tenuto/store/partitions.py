@@ -1,28 +1,38 @@
-"""Monthly partitions of activities and of the tables of extensions.
+"""Partitions of activities and of the tables of extensions, by month or by day.
 
-They are created ahead of time and dropped when all their rows are older than the retention.
+They are created ahead of time and dropped when all their rows are older than the retention. Months and days may follow
+each other after a change of the setting; no two partitions overlap.
 
 An activity id contains the creation time of its task, so a partition is a range of ids. The activity of a task that ran
-after its month was dropped is stored in the default partition, whose old rows are deleted one by one.
+after its partition was dropped is stored in the default partition, whose old rows are deleted one by one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Literal
 
 from tenuto.errors import Invalid, Unavailable
 from tenuto.ids import smallest_id_at
+from tenuto.model.partition_ranges import (
+    PartitionPeriod,
+    PartitionRange,
+    find_missing_ranges,
+    find_period,
+    find_replaceable_ranges,
+    find_retained_start,
+    parse_range,
+)
 from tenuto.postgres.database import Connection, Database, PermissionDenied
 from tenuto.settings import Settings
 from tenuto.store.work.activities import SQL
 
-MONTHS_AHEAD = 3
+_PREFIX = "activities_"
 # guard: activities.truncate_trigger_of_partition
 _CREATE = """
 CREATE TABLE IF NOT EXISTS tenuto.{name} PARTITION OF tenuto.activities FOR VALUES FROM ('{low}') TO ('{high}');
@@ -31,27 +41,41 @@ CREATE OR REPLACE TRIGGER activities_are_not_emptied BEFORE TRUNCATE ON tenuto.{
 """
 _DROP = "DROP TABLE tenuto.{name}"
 _LOCK = "LOCK TABLE tenuto.{name} IN SHARE MODE"
+_HAS_ROWS = "SELECT EXISTS (SELECT FROM tenuto.{name})"
 HAS_YOUNGER_ROWS = "SELECT EXISTS (SELECT FROM tenuto.{name} WHERE ended_at >= $1)"
 
 
-async def ensure_partitions(database: Database, now: datetime) -> list[str]:
-    """Create the missing partitions of this month and the next ones; return their names."""
-    wanted = [month_start(now, months) for months in range(MONTHS_AHEAD + 1)]
-    present = {row["name"] for row in await database.fetch_all(SQL.list_partitions)}
-    missing = [month for month in wanted if _partition_name(month) not in present]
-    if not missing:
+async def ensure_partitions(database: Database, now: datetime, period: PartitionPeriod | None = None) -> list[str]:
+    """Create the missing partitions of this period and the next ones; return their names.
+
+    Without a ``period``, that of the newest partition remains. Another one replaces empty partitions to come, and
+    applies from the end of the current month on.
+    """
+    present = await _list_ranges(database)
+    if not _needs_change(present, now, period):
         return []
 
     async def create(connection: Connection) -> list[str]:
         await connection.execute(SQL.lock_partitions)
+        present = [
+            each for row in await connection.fetch(SQL.list_partitions) if (each := _range_of(row["name"])) is not None
+        ]
+        chosen = period or find_period(present, now)
+        for each in find_replaceable_ranges(present, now, chosen):
+            await connection.execute(_LOCK.format(name=_partition_name(each)))
+            if not await connection.fetchval(
+                _HAS_ROWS.format(name=_partition_name(each))
+            ):  # guard: partitions.replaced
+                await connection.execute(_DROP.format(name=_partition_name(each)))
+                present.remove(each)
         created = []
-        for month in missing:
-            low, high = smallest_id_at(month), smallest_id_at(month_start(month, 1))
+        for each in find_missing_ranges(present, now, chosen):
+            name, low, high = _partition_name(each), smallest_id_at(each.start), smallest_id_at(each.end)
             # Rows of this range in the default partition stay there; nothing is moved or lost.
             # guard: partitions.records_in_default
             if not await connection.fetchval(SQL.has_rows_in_default, low, high):
-                await connection.execute(_CREATE.format(name=_partition_name(month), low=low, high=high))
-                created.append(_partition_name(month))
+                await connection.execute(_CREATE.format(name=name, low=low, high=high))
+                created.append(name)
         return created
 
     try:
@@ -59,25 +83,39 @@ async def ensure_partitions(database: Database, now: datetime) -> list[str]:
     except PermissionDenied:
         return []  # only the owner may; records go into the default partition, and the doctor warns
     except Unavailable:
-        if month_start(now, 0) in missing:
+        if not any(each.start <= now < each.end for each in present):
             raise
         return []  # a long reader blocks it; the next cycle tries again
 
 
-async def find_missing_partitions(database: Database, now: datetime, *, months_ahead: int) -> list[str]:
-    """Return the missing partitions of this month and ``months_ahead`` more."""
-    present = {row["name"] for row in await database.fetch_all(SQL.list_partitions)}
-    wanted = [_partition_name(month_start(now, months)) for months in range(months_ahead + 1)]
-    return [name for name in wanted if name not in present]
+def _needs_change(present: Sequence[PartitionRange], now: datetime, period: PartitionPeriod | None) -> bool:
+    chosen = period or find_period(present, now)
+    return bool(find_missing_ranges(present, now, chosen) or find_replaceable_ranges(present, now, chosen))
+
+
+async def find_missing_partitions(
+    database: Database, now: datetime, wanted: PartitionPeriod = PartitionPeriod.MONTH, *, ahead: int | None = None
+) -> list[str]:
+    """Return the missing partitions of this period and ``ahead`` more."""
+    present = await _list_ranges(database)
+    missing = find_missing_ranges(present, now, find_period(present, now, wanted), ahead=ahead)
+    return [_partition_name(each) for each in missing]
+
+
+async def find_months_to_come(database: Database, now: datetime) -> list[str]:
+    """Return the partitions of months to come, which partitions by day would replace."""
+    ranges = find_replaceable_ranges(await _list_ranges(database), now, PartitionPeriod.DAY)
+    return [_partition_name(each) for each in ranges]
 
 
 async def find_retained_since(database: Database, now: datetime) -> datetime:
-    """Return the start of the first month since which no partition was dropped."""
-    present = {row["name"] for row in await database.fetch_all(SQL.list_partitions)}
-    since = month_start(now, 0)
-    while _partition_name(earlier := month_start(since, -1)) in present:
-        since = earlier
-    return since
+    """Return the start of the first partition since which none was dropped."""
+    return find_retained_start(await _list_ranges(database), now)
+
+
+async def _list_ranges(database: Database) -> list[PartitionRange]:
+    rows = await database.fetch_all(SQL.list_partitions)
+    return [each for row in rows if (each := _range_of(row["name"])) is not None]
 
 
 async def drop_old_partitions(
@@ -91,8 +129,8 @@ async def drop_old_partitions(
     """
     dropped = []
     for row in await database.fetch_all(SQL.list_partitions):
-        name, month = row["name"], _month_of_partition(row["name"])
-        if month is None or month_start(month, 1) > cutoff:  # guard: partitions.whole_months
+        name, found = row["name"], _range_of(row["name"])
+        if found is None or found.end > cutoff:  # guard: partitions.whole_periods
             continue
         with isolate(name):
             if await database.transaction(
@@ -105,7 +143,7 @@ async def drop_old_partitions(
 async def _drop_if_old(connection: Connection, *, name: str, cutoff: datetime) -> bool:
     """Check and drop a partition under a lock, so that no row is inserted in between.
 
-    Only activities of tasks of this month wait meanwhile; after the drop they are stored in the default partition.
+    Only activities of tasks of this period wait meanwhile; after the drop they are stored in the default partition.
     """
     await connection.execute(SQL.lock_partitions)
     # guard: partitions.dropped_by_another
@@ -128,37 +166,30 @@ async def delete_old_default_rows(database: Database, cutoff: datetime, batch: i
     return await database.transaction(delete)
 
 
-def _partition_name(month: datetime) -> str:
-    return f"activities_{month:%Y_%m}"
+def _partition_name(each: PartitionRange) -> str:
+    return f"{_PREFIX}{each.suffix}"
 
 
-def _month_of_partition(name: str) -> datetime | None:
-    try:
-        return datetime.strptime(name, "activities_%Y_%m").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-
-
-def month_start(instant: datetime, months: int) -> datetime:
-    """Return the start of the month so many months after the month of an instant."""
-    total = instant.year * 12 + instant.month - 1 + months
-    return datetime(total // 12, total % 12 + 1, 1, tzinfo=UTC)
+def _range_of(name: str) -> PartitionRange | None:
+    return parse_range(name.removeprefix(_PREFIX))
 
 
 # --- tables of extensions -------------------------------------------------------------------------------------------
-# Rows outside all months are in the default partition, which the extension created; a month with such rows gets no
+# Rows outside all ranges are in the default partition, which the extension created; a range with such rows gets no
 # partition.
 
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,40}")
-_CREATE_MONTH = (
+_CREATE_RANGE = (
     "CREATE TABLE IF NOT EXISTS {schema}.{name} PARTITION OF {schema}.{table} FOR VALUES FROM ('{low}') TO ('{high}')"
 )
-_DROP_MONTH = "DROP TABLE IF EXISTS {schema}.{name}"
+_DROP_RANGE = "DROP TABLE IF EXISTS {schema}.{name}"
+_LOCK_RANGE = "LOCK TABLE {schema}.{name} IN SHARE MODE"
+_RANGE_HAS_ROWS = "SELECT EXISTS (SELECT FROM {schema}.{name})"
 
 
 @dataclass(frozen=True, slots=True)
-class MonthlyTable:
-    """A table that is partitioned by month."""
+class PartitionedTable:
+    """A table that is partitioned by month or day."""
 
     schema: str
     table: str
@@ -179,57 +210,61 @@ class MonthlyTable:
     def name(self) -> str:
         return f"{self.schema}.{self.table}"
 
-    def partition_name(self, month: datetime) -> str:
-        return f"{self.table}_{month:%Y_%m}"
+    def partition_name(self, each: PartitionRange) -> str:
+        return f"{self.table}_{each.suffix}"
 
-    def month_of(self, partition: str) -> datetime | None:
-        try:
-            return datetime.strptime(partition, f"{self.table}_%Y_%m").replace(tzinfo=UTC)
-        except ValueError:
-            return None
+    def range_of(self, partition: str) -> PartitionRange | None:
+        return parse_range(partition.removeprefix(f"{self.table}_"))
 
-    def bound(self, month: datetime) -> str:
-        """The first key of a month, as an SQL literal."""
-        return month.isoformat() if self.key == "instant" else str(smallest_id_at(month))
+    def bound(self, instant: datetime) -> str:
+        """The first key of a range, as an SQL literal."""
+        return instant.isoformat() if self.key == "instant" else str(smallest_id_at(instant))
 
 
-async def ensure_monthly_partitions(database: Database, table: MonthlyTable, now: datetime) -> list[str]:
-    """Create the missing partitions of this month and the next ones; return their names."""
-    present = await _list_monthly_partitions(database, table)
-    wanted = [month_start(now, months) for months in range(MONTHS_AHEAD + 1)]
-    missing = [month for month in wanted if table.partition_name(month) not in present]
-    if not missing:
+async def ensure_partitions_of_table(
+    database: Database, table: PartitionedTable, now: datetime, period: PartitionPeriod | None = None
+) -> list[str]:
+    """Create the missing partitions of a table of an extension, like `ensure_partitions`."""
+    if not _needs_change(await _list_ranges_of_table(database, table), now, period):
         return []
 
     async def create(connection: Connection) -> list[str]:
         await connection.execute(SQL.lock_partitions)
-        for month in missing:
-            low, high = table.bound(month), table.bound(month_start(month, 1))
-            name = table.partition_name(month)
+        rows = await connection.fetch(SQL.list_partitions_of_table, table.schema, table.table)
+        present = [each for row in rows if (each := table.range_of(row["name"])) is not None]
+        chosen = period or find_period(present, now)
+        for each in find_replaceable_ranges(present, now, chosen):
+            name = table.partition_name(each)
+            await connection.execute(_LOCK_RANGE.format(schema=table.schema, name=name))
+            # guard: partitions.replaced_of_extension
+            if not await connection.fetchval(_RANGE_HAS_ROWS.format(schema=table.schema, name=name)):
+                await connection.execute(_DROP_RANGE.format(schema=table.schema, name=name))
+                present.remove(each)
+        missing = find_missing_ranges(present, now, chosen)
+        for each in missing:
+            low, high = table.bound(each.start), table.bound(each.end)
+            name = table.partition_name(each)
             await connection.execute(
-                _CREATE_MONTH.format(schema=table.schema, table=table.table, name=name, low=low, high=high)
+                _CREATE_RANGE.format(schema=table.schema, table=table.table, name=name, low=low, high=high)
             )
-        return [table.partition_name(month) for month in missing]
+        return [table.partition_name(each) for each in missing]
 
     return await database.transaction(create)
 
 
-async def drop_old_monthly_partitions(database: Database, table: MonthlyTable, cutoff: datetime) -> list[str]:
-    """Drop the partitions of months that ended before the cut-off; return their names."""
-    old = [
-        name
-        for name in await _list_monthly_partitions(database, table)
-        if (month := table.month_of(name)) is not None and month_start(month, 1) <= cutoff
-    ]
+async def drop_old_partitions_of_table(database: Database, table: PartitionedTable, cutoff: datetime) -> list[str]:
+    """Drop the partitions of ranges that ended before the cut-off; return their names."""
+    old = [table.partition_name(each) for each in await _list_ranges_of_table(database, table) if each.end <= cutoff]
 
     async def drop(connection: Connection) -> list[str]:
         await connection.execute(SQL.lock_partitions)
         for name in old:
-            await connection.execute(_DROP_MONTH.format(schema=table.schema, name=name))
+            await connection.execute(_DROP_RANGE.format(schema=table.schema, name=name))
         return old
 
     return await database.transaction(drop) if old else []
 
 
-async def _list_monthly_partitions(database: Database, table: MonthlyTable) -> list[str]:
-    return [row["name"] for row in await database.fetch_all(SQL.list_partitions_of_table, table.schema, table.table)]
+async def _list_ranges_of_table(database: Database, table: PartitionedTable) -> list[PartitionRange]:
+    rows = await database.fetch_all(SQL.list_partitions_of_table, table.schema, table.table)
+    return [each for row in rows if (each := table.range_of(row["name"])) is not None]

@@ -181,9 +181,9 @@ async def test_a61_retention_drops_months_of_items_and_keeps_current_objects(sit
     now = database.clock.now()
     old = now - timedelta(days=130)
     recent = {name: await site.count(name) for name in ("items", "changes")}
-    tables = [each for each in site.app.extension_registry.monthly_tables() if each.table in recent]
+    tables = [each for each in site.app.extension_registry.partitioned_tables() if each.table in recent]
     for table in tables:
-        await partitions.ensure_monthly_partitions(database, table, old)
+        await partitions.ensure_partitions_of_table(database, table, old)
     old_run = smallest_id_at(old)
     await database.write_all(
         "INSERT INTO tenuto_identity.items (run_id, number, change) VALUES ($1, 1, 'Added')", old_run
@@ -194,7 +194,7 @@ async def test_a61_retention_drops_months_of_items_and_keeps_current_objects(sit
         old_run,
     )
     for table in tables:
-        dropped = await partitions.drop_old_monthly_partitions(database, table, now - timedelta(days=90))
+        dropped = await partitions.drop_old_partitions_of_table(database, table, now - timedelta(days=90))
         assert f"{table.table}_{old:%Y_%m}" in dropped
     assert {name: await site.count(name) for name in recent} == recent
     assert await site.count("connector_objects") == 12
