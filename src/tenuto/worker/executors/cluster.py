@@ -596,7 +596,7 @@ class ClusterExecutor:
             reason = str(error) or type(error).__name__
         log.warning(
             "unstoppable code not killed", reason=reason,
-            remedy="give each slot of the cluster a process of its own", **fields,
+            remedy="run each slot of the cluster in a separate process", **fields,
         )  # fmt: skip
 
     # --- engine -----------------------------------------------------------------------------------------------------
