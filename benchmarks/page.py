@@ -77,7 +77,7 @@ def _fill_sizing_page() -> str:
     """Return the page about sizing with its table computed again."""
     before, _, rest = SIZING.read_text().partition(_TABLE_BEGIN)
     _, _, after = rest.partition(_TABLE_END)
-    return f"{before}{_TABLE_BEGIN}\n{sizing.render_table()}\n\n{_TABLE_END}{after}"
+    return f"{before}{_TABLE_BEGIN}\n{sizing.render_table()}\n\n{sizing.render_costs()}\n\n{_TABLE_END}{after}"
 
 
 _NAMES = [

@@ -254,7 +254,11 @@ class _Scale:
                     "SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('tenuto.activities') WHERE isleaf"
                 )
                 single = await self._single_wal_bytes(url, connection)
+                async with self._observed(counts=True) as alone:
+                    alone_count = await self._enqueue_alone(url, self._size.seconds(3.0, 0.5))
         self._add("cost of a task, WAL to enqueue it alone", "bytes", single)
+        cpu_ms = alone.server_seconds * 1000 / max(alone_count, 1)
+        self._add("cost of a task, CPU of the database to enqueue it alone", "ms", cpu_ms)
         self._add("cost of a task, WAL to enqueue it in bulk", "bytes", enqueueing.wal_bytes / count)
         self._add("cost of a task, WAL to run it", "bytes", running.wal_bytes / count)
         self._add("cost of a task, disk for its record", "bytes", stored / (2 * count))
