@@ -229,7 +229,7 @@ class NotificationOperations(OperationGroup):
             found = await rules.lock_rule(connection, name)
             if found is None:
                 raise _rule_not_found(name)
-            if await messages.message_exists(connection, id):
+            if await messages.message_exists(connection, id):  # guard: notifications.test_once_per_request
                 operation.entry.mark_unchanged()
                 return
             rule = load_rule({**found.definition, "name": name, "enabled": found.enabled})

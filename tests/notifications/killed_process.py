@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from tenuto import Tenuto
@@ -31,10 +32,24 @@ POINTS = {
 }
 
 
+def add_pager(app: Tenuto, file: Path, *, kills: bool) -> None:
+    """Add the job of a channel, which writes the ids of messages to a file."""
+
+    @app.job(name="pager")
+    async def page(notification: dict[str, Any]) -> None:
+        with file.open("a") as lines:
+            lines.write(f"{notification['id']}\n")
+        if kills:
+            os.kill(os.getpid(), signal.SIGKILL)  # before the outcome is recorded
+
+
 async def main(url: str, home: str, point: str) -> None:
-    kill_after(*POINTS[point])
+    if point in POINTS:
+        kill_after(*POINTS[point])
+    killed = Tenuto(url, home=home)
+    add_pager(killed, Path(home) / "paged", kills=point == "job_ran")
     async with (
-        Tenuto(url, home=home) as app,
+        killed as app,
         app.worker(lease_seconds=1.5, name="killed"),
         app.scheduler(name="killed"),
     ):

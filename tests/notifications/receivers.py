@@ -57,23 +57,28 @@ class _Controller(Controller):
 
 @dataclass
 class MailServer:
-    """A mail server with STARTTLS and a login; it accepts everything unless ``replies`` says otherwise."""
+    """A mail server with a login; it accepts everything unless ``replies`` says otherwise."""
 
     folder: Path
+    security: str = "starttls"
+    """As in the setting ``smtp_security``."""
     replies: list[str] = field(default_factory=list)
     """Replies to the next messages, such as ``451 later``; an empty one accepts."""
     refused: set[str] = field(default_factory=set)
     """Recipients that are refused."""
     received: list[Message] = field(default_factory=list)
+    login_count: int = 0
 
     def __enter__(self) -> MailServer:
         certificate, key = create_certificate(self.folder, "localhost")
         self.ca_file = certificate
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
+        starts_tls = self.security == "starttls"
         self._controller = _Controller(
-            self, hostname="127.0.0.1", port=0, tls_context=context, require_starttls=True, auth_required=True,
-            authenticator=self._authenticate,
+            self, hostname="127.0.0.1", port=0, tls_context=context if starts_tls else None,
+            ssl_context=context if self.security == "tls" else None, require_starttls=starts_tls,
+            auth_required=starts_tls, auth_require_tls=starts_tls, authenticator=self._authenticate,
         )  # fmt: skip
         self._controller.start()
         self.port = self._controller.port
@@ -88,6 +93,7 @@ class MailServer:
         for name, value in {
             "HOST": "localhost",
             "PORT": str(self.port),
+            "SECURITY": self.security,
             "CA_FILE": str(self.ca_file),
             "USER": "tenuto",
             "PASSWORD_SECRET": "smtp-password",
@@ -96,6 +102,7 @@ class MailServer:
             monkeypatch.setenv(f"TENUTO_NOTIFICATIONS_SMTP_{name}", value)
 
     def _authenticate(self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
+        self.login_count += 1
         return AuthResult(success=(data.login, data.password) == (b"tenuto", PASSWORD.encode()))
 
     async def handle_RCPT(  # noqa: N802 — the name that the server calls

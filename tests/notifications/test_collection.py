@@ -13,6 +13,7 @@ import pytest
 from tenuto import RetryPolicy, Tenuto
 from tenuto.ids import new_id
 from tenuto_notifications.model.dispatch import Decision
+from tests.notifications.killed_process import add_pager
 from tests.notifications.receivers import MailServer, WebhookReceiver
 from tests.notifications.site import (
     add_broken_job,
@@ -273,6 +274,39 @@ async def test_killed_process_leads_to_mails_with_one_message_id(
         (delivery,) = await eventually(lambda: delivered(app), 30)
     assert {mail["Message-ID"] for mail in mail_server.received} == {f"<{delivery.id}@tenuto.invalid>"}
     assert len(mail_server.received) == 2
+
+
+@pytest.mark.parametrize("point", ["messages_created", "job_ran"])
+async def test_killed_process_leads_to_one_message_for_a_job(app: Tenuto, url: str, tmp_path: Path, point: str) -> None:
+    paged = tmp_path / "paged"
+    add_broken_job(app)
+    add_pager(app, paged, kills=False)
+    await add_schedule(app)
+    await webhook_rule(app, "", channel={"kind": "job", "job": "pager"})
+    async with app.worker():
+        await run_schedule(app)
+    await _run_until_killed(url, tmp_path, point)
+    async with app.worker(lease_seconds=1.5), app.scheduler():
+        (delivery,) = await eventually(lambda: delivered(app), 30)
+    assert paged.read_text().split() == [str(delivery.id)] * (2 if point == "job_ran" else 1)
+
+
+@pytest.mark.parametrize("kind", ["slack", "teams"])
+async def test_killed_process_leads_to_one_message_for_a_chat(
+    app: Tenuto, url: str, tmp_path: Path, receiver: WebhookReceiver, kind: str
+) -> None:
+    add_broken_job(app)
+    await add_schedule(app)
+    await app.secrets.set("chat", receiver.url("/hook"))
+    await webhook_rule(app, "", channel={"kind": kind, "url": {"secret": "chat"}})
+    async with app.worker():
+        await run_schedule(app)
+    await _run_until_killed(url, tmp_path, "webhook_sent")
+    async with app.worker(lease_seconds=1.5), app.scheduler():
+        (delivery,) = await eventually(lambda: delivered(app), 30)
+    assert receiver.message_ids == [str(delivery.id)]
+    assert len(receiver.requests) == 2
+    assert len({request.body for request in receiver.requests}) == 1
 
 
 async def _run_until_killed(url: str, home: Path, point: str) -> None:

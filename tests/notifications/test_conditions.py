@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from tenuto import Tenuto
+from tenuto.postgres.database import Connection
 from tenuto_inventory.extension import Inventory
 from tenuto_notifications.model.dispatch import Decision, Group, decide
 from tenuto_notifications.model.filter_matching import matches
 from tenuto_notifications.model.rules import parse_rule
+from tenuto_notifications.store import rules
 from tests.notifications.receivers import WebhookReceiver
 from tests.notifications.site import (
     add_broken_job,
@@ -191,6 +193,24 @@ async def test_silenced_events_are_recorded_and_never_sent(app: Tenuto) -> None:
 
 def rule_with(**more: Any) -> Any:
     return parse_rule({"name": "r", "event": "execution.failed", "channel": WEBHOOK, **more})
+
+
+async def test_silence_applies_between_its_start_and_its_end(app: Tenuto) -> None:
+    await webhook_rule(app, "http://127.0.0.1:9/")
+    now = (await app.open()).clock.now()
+    silence = await operations_of(app).silence("rule", 60, starts_at=now + timedelta(hours=1))
+    database = await app.open()
+
+    async def silenced_at(instant: datetime) -> list[str | None]:
+        async def read(connection: Connection) -> list[str | None]:
+            return list(await rules.list_silenced_rules(connection, instant))
+
+        return await database.transaction(read)
+
+    second = timedelta(seconds=1)
+    assert await silenced_at(silence.starts_at - second) == []
+    assert await silenced_at(silence.starts_at) == await silenced_at(silence.ends_at - second) == ["rule"]
+    assert await silenced_at(silence.ends_at) == []
 
 
 def test_quiet_time_crosses_midnight_and_follows_its_zone() -> None:

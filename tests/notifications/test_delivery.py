@@ -6,11 +6,13 @@ import base64
 import hashlib
 import hmac
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tenuto import Tenuto
+from tenuto.ids import new_id
 from tests.notifications.receivers import MailServer, WebhookReceiver
 from tests.notifications.site import add_broken_job, assert_stored_nowhere, delivered, operations_of, webhook_rule
 from tests.support.errors import raises_code
@@ -232,3 +234,53 @@ async def test_invalid_rule_is_refused_with_its_field(
         await webhook_rule(app, "https://example.org/hook", **change)
     assert error.value.field == field
     assert await operations_of(app).rules() == []
+
+
+@pytest.mark.parametrize("security", ["tls", "none"])
+async def test_mail_is_sent_with_the_security_of_the_settings(
+    app: Tenuto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, security: str
+) -> None:
+    await webhook_rule(app, "", channel={"kind": "email", "to": ["ops@example.org"]})
+    with MailServer(tmp_path, security=security) as server:
+        await server.configure(app, monkeypatch)
+        async with app.worker():
+            await operations_of(app).test("rule")
+            await eventually(lambda: delivered(app), 20)
+    assert [mail["To"] for mail in server.received] == ["ops@example.org"]
+    assert server.login_count == 1
+
+
+@pytest.mark.parametrize(
+    ("served", "wanted", "problem"),
+    [
+        ("none", "starttls", "STARTTLS"),
+        ("none", "tls", "could not be used"),
+        ("tls", "tls", "certificate verify failed"),
+    ],
+)
+async def test_mail_is_not_sent_over_a_connection_that_is_not_secured(
+    app: Tenuto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: str, wanted: str, problem: str
+) -> None:
+    await webhook_rule(app, "", channel={"kind": "email", "to": ["ops@example.org"]})
+    with MailServer(tmp_path, security=served) as server:
+        await server.configure(app, monkeypatch)
+        monkeypatch.setenv("TENUTO_NOTIFICATIONS_SMTP_SECURITY", wanted)
+        if served == "tls":
+            monkeypatch.delenv("TENUTO_NOTIFICATIONS_SMTP_CA_FILE")  # the certificate is that of no known authority
+        async with app.worker():
+            sent = await operations_of(app).test("rule")
+            await eventually(lambda: _attempt(app, sent.id, 2), 40)
+    attempt = (await app.attempts(sent.id))[0]
+    assert problem in str(attempt.error)
+    assert server.received == []
+
+
+async def test_repeated_test_request_sends_one_message(app: Tenuto, receiver: WebhookReceiver) -> None:
+    await webhook_rule(app, receiver.url("/hook"))
+    request = new_id()
+    first, second = [await operations_of(app).test("rule", request_id=request) for _ in range(2)]
+    assert first == second
+    async with app.worker():
+        await eventually(lambda: delivered(app))
+    assert receiver.message_ids == [str(request)]
+    assert len(await operations_of(app).deliveries()) == 1

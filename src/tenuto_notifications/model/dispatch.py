@@ -49,7 +49,7 @@ def decide_rule(rule: Rule | None, silenced_rules: Sequence[str | None], now: da
     """Decide about all collected events of a rule, without regard to their groups."""
     if rule is None or not rule.enabled:
         return Decision.DROP
-    if None in silenced_rules or rule.name in silenced_rules:
+    if None in silenced_rules or rule.name in silenced_rules:  # guard: notifications.silenced
         return Decision.SILENCE
     if rule.quiet is not None and rule.quiet.contains(now):
         return Decision.DROP if rule.quiet.then == "drop" else Decision.WAIT

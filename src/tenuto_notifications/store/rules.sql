@@ -116,7 +116,8 @@ LIMIT $3;
 -- Return the rules that are silenced now; null stands for all.
 SELECT DISTINCT rule_name
 FROM tenuto_notifications.silences
-WHERE starts_at <= $1 AND ends_at > $1
+WHERE starts_at <= $1 -- guard: notifications.silence_has_begun
+  AND ends_at > $1 -- guard: notifications.silence_has_ended
 ORDER BY rule_name
 LIMIT 10000;
 

@@ -38,4 +38,35 @@ GUARDS = (
         "notifications/test_collection.py::test_failure_of_a_delivery_leads_to_no_notification",
         places=2,
     ),
+    guard(
+        "notifications.one_open_condition",
+        "A rule has a condition open once.",
+        Replace("UNIQUE", ""),
+        "notifications/test_conditions.py::test_condition_of_two_collectors_is_one_event",
+        schema="episodes_one_open",
+    ),
+    guard(
+        "notifications.test_once_per_request",
+        "A repeated request sends one test message.",
+        Condition("False"),
+        "notifications/test_delivery.py::test_repeated_test_request_sends_one_message",
+    ),
+    guard(
+        "notifications.silenced",
+        "Events of a silenced rule are not sent.",
+        Condition("False"),
+        "notifications/test_conditions.py::test_silenced_events_are_recorded_and_never_sent",
+    ),
+    guard(
+        "notifications.silence_has_begun",
+        "A silence applies from its start.",
+        Condition("true"),
+        "notifications/test_conditions.py::test_silence_applies_between_its_start_and_its_end",
+    ),
+    guard(
+        "notifications.silence_has_ended",
+        "A silence applies until its end.",
+        Condition("true"),
+        "notifications/test_conditions.py::test_silence_applies_between_its_start_and_its_end",
+    ),
 )
