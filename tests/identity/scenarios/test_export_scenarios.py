@@ -218,3 +218,38 @@ async def test_a48_csv_target_is_replaced_in_one_step(site: Site) -> None:
     await staged(site)
     await site.run("Accounts", "Export")
     assert accounts.stat().st_ino == before
+
+
+async def test_export_with_a_limit_sends_so_many_requests_over_all_phases(site: Site) -> None:
+    export = "{name: Export, kind: export}"
+    await site.apply(site.definitions().replace(export, f"{export}, {{name: First Three, kind: export, limit: 3}}"))
+    await site.run("HR", "Full Import")
+    await site.run("HR", "Full Sync")
+    sent: list[list[str]] = []
+
+    async def export_three() -> None:
+        before = len(site.ad.requests())
+        assert (await site.run("AD", "First Three")).state in ("completed", "completed_with_warning")
+        sent.append([each["kind"] for each in site.ad.requests()[before:]])
+
+    for _ in range(3):
+        await export_three()
+    # Two of the first three have a manager, whose entry does not exist yet: their references are deferred.
+    assert sent == [["create"] * 3, ["create", "update", "update"], []]
+    assert {
+        person["attributes"]["cn"][0]: len(person["attributes"].get("manager", ()))
+        for person in site.ad.objects("user").values()
+    } == {"Ada Lovelace": 0, "Grace Hopper": 1, "Alan Turing": 1, "Edsger Dijkstra": 1}
+    assert (await site.run("AD", "Full Import")).changes == ["Confirmed"] * 4
+    site.write_hr(
+        ADA.replace("Director", "Countess"),
+        GRACE.replace("Engineer,", "Admiral,"),
+        "1005,Barbara,Liskov,barbara@example.org,Research,Fellow,1003,2020-05-01,",
+        ALAN,
+    )
+    await site.run("HR", "Full Import")
+    await site.run("HR", "Full Sync")
+    sent.clear()
+    for _ in range(3):
+        await export_three()
+    assert sent == [["create", "update", "update"], ["delete"], []]
