@@ -1,6 +1,9 @@
 """The page context of a sync: everything that the decisions about a page of objects depend on.
 
-It is loaded by a fixed number of statements, whatever the page contains. Rows become the values of the model here.
+It is loaded by nine statements at most, whatever the page contains (`tests/identity/runs/test_statement_counts.py`).
+References are rows beside their objects and have statements of their own; a join would repeat the documents. The
+objects beside those of the page, and their references, are known only after the match. Rows become the values of the
+model here.
 """
 
 from __future__ import annotations
