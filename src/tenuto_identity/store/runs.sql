@@ -59,7 +59,7 @@ SET page = greatest(page, $3)
 FROM (SELECT page AS written FROM runs WHERE id = $1 FOR UPDATE) AS before
 WHERE id = $1
   AND fence = $2 -- guard: identity.run_fence
-  AND state = 'running'
+  AND state = 'running' -- guard: identity.page_of_ended_run
 RETURNING before.written < $3 AS is_first;
 
 -- name: store_progress

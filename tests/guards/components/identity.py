@@ -131,6 +131,13 @@ GUARDS: tuple[Guard, ...] = (
         "identity/store/test_repository.py::test_page_of_an_attempt_with_a_smaller_fence_is_refused",
     ),
     guard(
+        "identity.page_of_ended_run",
+        "A page of a run that another attempt has ended as lost is not written.",
+        Condition("true"),
+        "identity/runs/test_run_lifecycle.py"
+        "::test_a50_page_of_a_worker_that_has_not_noticed_the_loss_of_its_lease_is_refused",
+    ),
+    guard(
         "identity.run_of_open_task",
         "Only open runs whose task has ended are ended by others.",
         Replace("if each.task_id not in open_tasks", ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -214,3 +215,46 @@ async def test_worker_that_continues_after_its_lease_was_lost_writes_nothing(url
             with suppress(ProcessLookupError):  # it ends itself when it finds its lease lost
                 process.kill()
             await process.wait()
+
+
+@pytest.mark.slow
+async def test_a50_page_of_a_worker_that_has_not_noticed_the_loss_of_its_lease_is_refused(
+    url: str, tmp_path: Path
+) -> None:
+    async with open_site(url, tmp_path, has_worker=False) as site:
+        await site.apply(site.definitions(page_size=2))
+        site.write_hr(*people(10))
+        execution = await site.fire("HR", "Full Import")
+        command = ["-m", "tests.identity.killed_worker", url, str(tmp_path), "import_page_committed", "2", "STOP"]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "TENUTO_TEST_LEASE_SECONDS": "600"},  # by its own clock it keeps the task
+        )
+        assert process.stdout is not None
+        try:
+            lines = [(await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip() for _ in range(2)]
+            assert lines == ["ready", "HR"]
+            await eventually(lambda: _is_stopped(process.pid))
+            database = await site.database()
+            await database.write_all(
+                "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 minute' WHERE state = 'running'"
+            )
+            async with site.app.worker(lease_seconds=1.5):
+                assert (await site.finish(execution)).state == "completed"
+            query = "SELECT id, state, page, counts::text FROM tenuto_identity.runs ORDER BY id"
+            before = await database.fetch_all(query)
+            process.send_signal(signal.SIGCONT)
+            assert (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip() == "page refused"
+            assert await database.fetch_all(query) == before
+            assert [row["state"] for row in before] == ["lost", "completed"]
+            assert await site.count("items") == 10
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _is_stopped(pid: int) -> bool:
+    return "T" in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
