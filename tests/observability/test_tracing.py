@@ -224,6 +224,37 @@ async def test_tasks_enqueued_within_a_run_belong_to_its_trace(
     assert parent_id(spans["enqueue outer"]) == 0xDEF
 
 
+async def test_child_of_a_workflow_belongs_to_its_trace(
+    app: Tenuto, worker: WorkerFactory, recorder: SpanRecorder
+) -> None:
+    @app.job(retry=RetryPolicy(max_attempts=2, base_seconds=0))
+    async def load(ctx: Context, part: str) -> str:
+        if ctx.attempt == 1 and part == "b":
+            raise ConnectionError(part)
+        return part
+
+    @app.workflow
+    async def ship(ctx: Context) -> list[str]:
+        first = await ctx.run(load, "a")
+        (second,) = await ctx.gather(ctx.run(load, "b"))
+        return [first, second]
+
+    with in_trace(0xABC):
+        task = await app.enqueue(ship)
+    async with worker(slots=1):
+        assert (await app.wait(task, timeout=20)).output == ["a", "b"]
+    spans = recorder.exporter.get_finished_spans()
+    assert {trace_id(span) for span in spans} == {0xABC}
+    (enqueued,) = recorder.named("enqueue ship")
+    assert parent_id(enqueued) == 0xDEF
+    runs = recorder.named("run ship")
+    assert [parent_id(span) for span in runs] == [span_id(enqueued)] * 3, "at first, and after each child"
+    children = recorder.named("enqueue load")
+    assert [parent_id(span) for span in children] == [span_id(span) for span in runs[:2]]
+    attempts = [parent_id(span) for span in recorder.named("run load")]
+    assert attempts == [span_id(children[0]), span_id(children[1]), span_id(children[1])]
+
+
 async def test_span_of_an_attempt_has_no_secrets_and_says_why_it_was_stopped(
     app: Tenuto, worker: WorkerFactory, recorder: SpanRecorder
 ) -> None:
