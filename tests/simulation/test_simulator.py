@@ -120,8 +120,9 @@ def test_simulation_reports_a_shortage_of_queue_slots() -> None:
     assert run_simulation(first, other, queue_slots={"default": 1}).clashes == [], "other queues are not checked"
 
 
-def test_simulated_schedule_step_needs_no_slot() -> None:
-    outer = make_schedule(at(["12:00"]), 20, steps=[Step("schedule", "inner")])
+@pytest.mark.parametrize("step", [Step("schedule", "inner"), Step.approval("Pay the salaries?")])
+def test_simulated_step_that_waits_needs_no_slot(step: Step) -> None:
+    outer = make_schedule(at(["12:00"]), 20, steps=[step])
     assert run_simulation(outer, queue_slots={"default": 0}).clashes == []
 
 

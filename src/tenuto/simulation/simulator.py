@@ -16,7 +16,7 @@ from operator import attrgetter
 
 from tenuto.errors import Invalid
 from tenuto.model.definitions.schedules import MisfirePolicy, OverlapPolicy, ScheduleDefinition
-from tenuto.model.definitions.steps import SCHEDULE
+from tenuto.model.definitions.steps import APPROVAL, SCHEDULE
 from tenuto.model.triggers.zones import MICROSECOND
 from tenuto.model.work.occurrences import ALREADY_QUEUED, Decision, OverlapState, decide_due_occurrences, decide_overlap
 from tenuto.simulation.clock_changes import ClockChangeEffect, clock_change_effects
@@ -53,12 +53,12 @@ class SimulatedSchedule:
         return ends_at if ends_at > start else None
 
     def slots_per_queue(self) -> dict[str, int]:
-        """Return the most slots of each queue that a run needs at a time. A step that runs a schedule needs none."""
+        """Return the most slots of each queue that a run needs at a time. A step that waits needs none."""
         most: dict[str, int] = {}
         for group in self.definition.plan.groups:
             needed: dict[str, int] = {}
             for step in group:
-                if step.kind != SCHEDULE:
+                if step.kind not in (SCHEDULE, APPROVAL):
                     needed[step.queue or "default"] = needed.get(step.queue or "default", 0) + 1
             most = {queue: max(most.get(queue, 0), needed.get(queue, 0)) for queue in most.keys() | needed.keys()}
         return most
