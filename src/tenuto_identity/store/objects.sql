@@ -15,7 +15,8 @@ CROSS JOIN LATERAL (
 ) AS o;
 
 -- name: find_provisioning
--- Find objects that a sync created and no import has seen, by the address of the imported object.
+-- Find objects that a sync created and no import has seen, by the address of the imported object. If the system refused
+-- to create the object because there is another one at the address, that other one is imported as an object of its own.
 SELECT a.position, o.id, o.state, false AS is_same, o.metaverse_id, o.attributes, o.address, o.container
 FROM unnest($2::smallint[], $3::text[]) WITH ORDINALITY AS a (type_number, address_key, position)
 CROSS JOIN LATERAL (
@@ -23,6 +24,11 @@ CROSS JOIN LATERAL (
     FROM connector_objects
     WHERE system_number = (SELECT $1::smallint) AND address_key = a.address_key AND type_number = a.type_number
       AND state = 'provisioning' AND anchor IS NULL
+      AND NOT EXISTS (
+          SELECT FROM pending_exports AS p
+          WHERE p.object_id = connector_objects.id AND p.kind = 'create' AND NOT p.uncertain
+            AND p.error LIKE 'exists%' -- guard: identity.foreign_object_at_the_address
+      )
     ORDER BY id
     LIMIT 1
 ) AS o;

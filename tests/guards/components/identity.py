@@ -430,6 +430,12 @@ GUARDS: tuple[Guard, ...] = (
         f"{LDAP}/test_active_directory.py::test_usn_delta_warns_without_the_right_to_read_deleted_objects",
     ),
     guard(
+        "identity.foreign_object_at_the_address",
+        "An import does not take a foreign object for the one that could not be created at its address.",
+        Condition("false"),
+        "identity/scenarios/test_export_scenarios.py::test_a47_foreign_entry_at_the_address_is_not_overwritten",
+    ),
+    guard(
         "identity.ldap_empty_password",
         "An empty password is refused, because a directory takes it as anonymous.",
         Condition("False"),

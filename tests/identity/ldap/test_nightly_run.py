@@ -12,17 +12,20 @@ import io
 import os
 import signal
 import sys
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tenuto import Step, manual
+from tenuto import Step, every, manual
 from tenuto.operations.definitions.schedules import schedule_definition
 from tests.identity.ldap.conftest import Administrator
 from tests.identity.ldap.slapd import PASSWORD, Slapd
 from tests.identity.site import ADA, ALAN, EDSGER, GRACE, HEADER, NIGHT, Site, open_site
+from tests.identity.tasks.test_due_deletions import housekeeping
 
 BARBARA = "1005,Barbara,Liskov,barbara@example.org,Research,Fellow,1001,2020-05-01,"
 FRANCES = "1006,Frances,Allen,frances@example.org,Research,Fellow,1001,2020-06-01,"
@@ -56,9 +59,9 @@ def directory_system(slapd: Slapd, name: str, dc: str, attributes: dict[str, Any
     }
 
 
-def definitions(site: Site, slapd: Slapd) -> str:
+def definitions(site: Site, slapd: Slapd, **parts: str) -> str:
     """Return the definitions of the scenarios with directories instead of memory systems."""
-    found = yaml.safe_load(site.definitions())
+    found = yaml.safe_load(site.definitions(**parts))
     manager = {"type": "reference", "to": "inetOrgPerson"}
     found["systems"][1:] = [
         directory_system(
@@ -111,18 +114,37 @@ def content(directory: Administrator) -> dict[str, dict[str, str]]:
     }
 
 
+def night_steps() -> list[list[Step]]:
+    """Return four groups: HR import, HR sync, both exports, both confirming imports."""
+    hr, sync, *rest = (
+        Step.of("run_profile", {"system": system, "profile": profile}, name=f"{system} {profile}")
+        for system, profile in NIGHT
+    )
+    return [[hr], [sync], rest[:2], rest[2:]]
+
+
 async def start_night(site: Site) -> Any:
-    """Start the schedule of four groups: HR import, HR sync, both exports, both confirming imports."""
-    if not await site.app.schedules.list():
-        hr, sync, *rest = (
-            Step.of("run_profile", {"system": system, "profile": profile}, name=f"{system} {profile}")
-            for system, profile in NIGHT
-        )
-        steps = [[hr], [sync], rest[:2], rest[2:]]
-        await site.app.schedules.create(schedule_definition("Nightly HR Sync", manual(), steps))
+    """Start the schedule of a night by hand."""
+    if "Nightly HR Sync" not in {each.name for each in await site.app.schedules.list()}:
+        await site.app.schedules.create(schedule_definition("Nightly HR Sync", manual(), night_steps()))
     fired = await site.app.schedules.run("Nightly HR Sync")
     assert fired.execution_id is not None
     return fired.execution_id
+
+
+async def fire_due_night(site: Site) -> Any:
+    """Let a scheduler fire a schedule when it is due, in about two seconds; return the execution."""
+    due_at = (datetime.now(UTC) + timedelta(seconds=2)).replace(microsecond=0)
+    trigger = every("1d", anchor=due_at)
+    await site.app.schedules.create(schedule_definition("Nightly HR Sync by time", trigger, night_steps()))
+    async with site.app.scheduler():
+        deadline = time.monotonic() + 30
+        while not (fired := await site.app.executions.list(schedule="Nightly HR Sync by time")):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+    (execution,) = fired
+    assert execution.due_at == due_at
+    return execution.id
 
 
 async def run_night(site: Site) -> dict[tuple[str, str], dict[str, Any]]:
@@ -138,9 +160,9 @@ def changes(counts: dict[tuple[str, str], dict[str, Any]]) -> dict[str, dict[str
     return {f"{system} {profile}": found["changes"] for (system, profile), found in counts.items() if found["changes"]}
 
 
-async def prepare(site: Site, slapd: Slapd) -> None:
+async def prepare(site: Site, slapd: Slapd, **parts: str) -> None:
     await site.app.secrets.set("bind", PASSWORD)
-    await site.apply(definitions(site, slapd))
+    await site.apply(definitions(site, slapd, **parts))
 
 
 async def test_a01_night_on_two_directories_with_joiner_mover_leaver_and_refusal(
@@ -208,46 +230,82 @@ KILLS = (
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 async def test_a49_nights_whose_worker_is_killed_in_each_phase_converge(
-    url: str, tmp_path: Path, slapd: Slapd, ad: Administrator, ldap: Administrator
+    url: str,
+    tmp_path: Path,
+    slapd: Slapd,
+    ad: Administrator,
+    ldap: Administrator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two nights, whose workers are killed in each phase; each time another one takes over.
 
-    The second one has a joiner, a mover, a leaver, and a joiner that both directories refuse until HR is corrected."""
+    The second one fires when it is due. It has a joiner, a mover, a leaver with grace, and a joiner that a directory
+    refuses until an administrator corrects the directory. The leaver is deleted after the grace."""
+    monkeypatch.setenv("TENUTO_IDENTITY_HOUSEKEEPING_SECONDS", "3600")  # only the test runs a cycle
     before = len(ad.log("add"))
     people: tuple[str, ...] = (ADA, GRACE, ALAN, EDSGER)
     moved = ALAN.replace("Research,Fellow,1001", "Compilers,Fellow,1005")
-    later = (ADA, GRACE.replace("Engineer,", "Admiral,"), moved, BARBARA)
-    refused = FRANCES.replace("frances@example", "fränces@example")
+    later = (ADA, GRACE.replace("Engineer,", "Admiral,"), moved, BARBARA, FRANCES)
+    taken = f"uid=frances.allen,{ldap.people}"
     async with open_site(url, tmp_path, has_worker=False) as site:
-        await prepare(site, slapd)
-        await run_killed_night(site, url, tmp_path)
+        await prepare(site, slapd, grace=", grace: 30d")
+        await run_killed_night(site, url, tmp_path, await start_night(site))
         assert (content(ad), content(ldap)) == oracle(people)
         assert await site.count("pending_exports") == 0
         created = [row["reqDN"][0] for row in ad.log("add")[before:]]
         assert len([each for each in created if each.startswith("cn=Ada Lovelace")]) == 1
 
         uuid = ad.uuid("cn=Alan Turing,ou=Research,ou=people,dc=ad,dc=test")
-        site.write_hr(*later, refused)
-        await run_killed_night(site, url, tmp_path)
-        assert (content(ad), content(ldap)) == oracle(later)
+        ldap.add(taken, "inetOrgPerson", cn="someone else", sn="else")
+        site.write_hr(*later)
+        await run_killed_night(site, url, tmp_path, await fire_due_night(site))
+        # Within the grace the leaver stays as he was; the joiner's entry is another one.
+        with_leaver = oracle((*later, EDSGER))
+        assert content(ad) == with_leaver[0]
+        assert content(ldap) == {**with_leaver[1], taken: {"cn": "someone else", "sn": "else", "uid": "frances.allen"}}
         assert ad.uuid("cn=Alan Turing,ou=Compilers,ou=people,dc=ad,dc=test") == uuid
-        assert await site.count("pending_exports", "kind = 'create' AND error LIKE 'refused: invalid syntax%'") == 2
+        assert await site.count("metaverse_objects", "delete_after > now() + interval '29 days'") == 1
+        (refused,) = await refused_exports(site)
+        assert (refused["kind"], refused["error"].split(":")[0]) == ("create", "exists")
 
-        # The mail is corrected: the refused exports are sent again and confirmed.
-        site.write_hr(*later, FRANCES)
+        # The directory is corrected: the same export is sent again, and confirmed by the night.
+        ldap.delete(taken)
+        assert await site.app.extensions.identity.retry("LDAP") == 1
+        (again,) = await refused_exports(site)
+        assert again["changes"] == refused["changes"]
         async with site.app.worker():
-            done = await site.app.executions.wait(await start_night(site), 60)
-        assert done.state == "completed", done
-        assert (content(ad), content(ldap)) == oracle((*later, FRANCES))
+            counts = changes(await run_night(site))
+            assert counts["LDAP Export"] == {"Exported": 1}
+            assert counts["LDAP Full Import"]["Confirmed"] == 1
+            assert not {"HR Full Import", "HR Full Sync", "AD Export"} & set(counts)
+            assert (content(ad), content(ldap)) == with_leaver
+            assert await site.count("pending_exports") == 0
+
+            # The grace is over.
+            database = await site.database()
+            await database.write_all(
+                "UPDATE tenuto_identity.metaverse_objects SET delete_after = now() - interval '1 second'"
+                " WHERE delete_after IS NOT NULL"
+            )
+            assert [each["system"] for each in await housekeeping(site)] == ["HR"]
+            counts = changes(await run_night(site))
+            assert counts["AD Export"] == counts["LDAP Export"] == {"Deprovisioned": 1}
+        assert (content(ad), content(ldap)) == oracle(later)
         assert await site.count("pending_exports") == 0
         assert await site.count("runs", "state = 'running'") == 0
 
 
-async def run_killed_night(site: Site, url: str, folder: Path) -> None:
+async def refused_exports(site: Site) -> list[dict[str, Any]]:
+    """Return the exports that a directory has refused, or that are sent again after it."""
+    database = await site.database()
+    rows = await database.fetch_all("SELECT kind, error, changes::text AS changes FROM tenuto_identity.pending_exports")
+    return [dict(row) for row in rows]
+
+
+async def run_killed_night(site: Site, url: str, folder: Path, execution: Any) -> None:
     """Run a night; its worker is killed in each run."""
-    execution = await start_night(site)
     for kind, point, systems in KILLS:
         left = set(systems)
         while left:

@@ -157,6 +157,19 @@ async def test_a47_foreign_entry_at_the_address_is_not_overwritten(site: Site) -
     run = await site.run("AD", "Export")
     assert run.errors == ["exists"]
     assert site.ad.objects("user")["foreign"]["attributes"]["cn"] == ["Other"]
+    for profile in ("Full Import", "Delta Import"):  # neither takes the entry for the one that was to be created
+        await site.run("AD", profile)
+        assert await site.count("connector_objects", "anchor = 'foreign' AND metaverse_id IS NULL") == 1
+        await site.app.extensions.identity.retry("AD")
+        assert (await site.run("AD", "Export")).errors == ["exists"]
+    assert site.ad.objects("user")["foreign"]["attributes"]["cn"] == ["Other"]
+    site.ad.delete("user", "foreign")
+    await site.run("AD", "Full Import")
+    await site.app.extensions.identity.retry("AD")
+    done = await site.run("AD", "Export")
+    assert ("Exported" in done.changes, done.errors) == (True, [])
+    assert (await site.run("AD", "Full Import")).errors == []
+    assert await site.count("pending_exports", "system_number = 2") == 0
 
 
 async def test_a48_csv_target_is_replaced_in_one_step(site: Site) -> None:
