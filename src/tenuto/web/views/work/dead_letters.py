@@ -174,7 +174,7 @@ async def _load_policies(app: Tenuto, external_id: str) -> Sequence[tuple[str, s
     except NotFound:
         return ()
     fields = stored.manifest.to_fields()
-    policies = [("Attempts", describe_policy(fields.get("policy") or {}))]
+    policies = [("Policy", describe_policy(fields.get("policy") or {}))]
     if fields.get("on_dead_letter"):
         policies.append(("On dead letter", describe_on_dead_letter(fields["on_dead_letter"])))
     return policies

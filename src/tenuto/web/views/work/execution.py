@@ -40,7 +40,7 @@ _SEARCHED_RETRIES = 50
 _OPEN = ("running", "retrying", "queued", "waiting")
 _TITLE_ICONS = {"running": "◐", "failed": "✕", "completed": "●", "cancelled": "⊘", "paused": "‖", "stopping": "◐"}
 _ORIGINS = {
-    "schedule": "schedule",
+    "trigger": "schedule",
     "manual": "manual run",
     "retry": "retry",
     "backfill": "backfill",
