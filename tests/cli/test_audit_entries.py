@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 
 READ_ONLY_COMMANDS = {
     "", "backup", "plan", "simulate", "status", "health", "doctor", "version", "completion", "worker list",
-    "schedule", "schedule list", "schedule show",
+    "schedule", "schedule list", "schedule show", "schedule explain", "series",
     "schedule next", "schedule history", "schedule ledger", "execution", "execution list", "execution show",
     "execution watch", "cron", "cron explain", "manifest", "manifest list", "manifest show", "manifest history",
     "manifest polls", "manifest groups", "batch", "batch list", "batch watch", "batch show", "batch items",

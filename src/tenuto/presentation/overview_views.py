@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from tenuto.operations.overview import Overview
@@ -14,6 +16,11 @@ def _empty_in(queue: Any, _: datetime) -> str | None:
     if queue.paused_at is not None:
         return "paused"
     return None if queue.empty_in_seconds is None else format_duration(queue.empty_in_seconds)
+
+
+def _read_total(value: str | Callable[[Any], Any], series: Any) -> Any:
+    """Return a figure of all attempts of a series."""
+    return value(series.total) if callable(value) else getattr(series.total, value)
 
 
 QUEUE_LOAD = ResourceView(
@@ -32,6 +39,26 @@ QUEUE_LOAD = ResourceView(
         Column("out/min", "out_per_minute", "number", text=lambda queue, _: f"{queue.out_per_minute:,.0f}", drop=2),
         Column("empty in", "empty_in_seconds", "duration", text=_empty_in),
         Column("workers", "worker_count", "count", drop=1),
+    ),
+    next_page={},
+)
+
+_OUTCOMES = (
+    Column("completed", "completed_count", "count"),
+    Column("warning", "warning_count", "count", drop=2),
+    Column("failed", lambda figures: figures.failed_count + figures.error_count, "count"),
+    Column("cancelled", "cancelled_count", "count", drop=2),
+    Column("wait p50", "wait_p50_seconds", "duration", drop=3),
+    Column("wait p95", "wait_p95_seconds", "duration", drop=1),
+    Column("run p50", "run_p50_seconds", "duration", drop=3),
+    Column("run p95", "run_p95_seconds", "duration", drop=1),
+)
+SERIES_POINTS = ResourceView("ended attempts", (Column("from", "at", "instant"), *_OUTCOMES), next_page={})
+SERIES = ResourceView(
+    "ended attempts",
+    (
+        Column("attempts of", lambda series: series.label or "all", flexible=True),
+        *(Column(each.name, partial(_read_total, each.value), each.format, drop=each.drop) for each in _OUTCOMES),
     ),
     next_page={},
 )

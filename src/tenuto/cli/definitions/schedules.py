@@ -18,7 +18,9 @@ from tenuto.cli.command import Session, command, group
 from tenuto.cli.definitions.definition_commands import DefinitionResource, definition_heading, origin_facts
 from tenuto.cli.definitions.definition_options import (
     SCHEDULE_OPTIONS,
+    TRIGGER_OPTIONS,
     build_schedule,
+    build_trigger,
     change_schedule,
     translate_schedule_errors,
 )
@@ -38,14 +40,16 @@ from tenuto.cli.tables import (
 from tenuto.cli.work.bulk_operations import watch_operation
 from tenuto.cli.work.executions import watch_execution
 from tenuto.cli.work.task_report import reason_lines
-from tenuto.clock import monotonic_seconds
+from tenuto.clock import SystemClock, monotonic_seconds
 from tenuto.diagnostics.reasons import ReasonCode
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.model.filter_keys import LEDGER_KEYS
 from tenuto.model.triggers.field_parser import parse_instant
 from tenuto.model.work.occurrences import Decision
+from tenuto.operations.definitions.schedule_checks import explain_trigger
 from tenuto.presentation import definition_views, descriptions
+from tenuto.presentation.columns import json_value
 from tenuto.presentation.descriptions import format_in_zone
 from tenuto.presentation.text_formats import format_local_time, format_relative
 from tenuto.presentation.work_views import EXECUTIONS
@@ -140,6 +144,38 @@ difference and its effect on the next runs. Active executions keep their definit
     ),
 )
 SCHEDULES.add_commands()
+
+
+@command(
+    schedules,
+    "explain",
+    "--every 15m --between 22:00-06:00 --on mon-fri",
+    "--at 06:00,18:30 --zone Europe/London -n 10 -o json",
+    shared=("output", "quiet"),
+    options={name: SCHEDULE_OPTIONS[name] for name in TRIGGER_OPTIONS},
+)
+def explain_trigger_options(
+    session: Session,
+    count: Annotated[int, option("N", "Number of runs.", "--count", "-n", min=1, max=1000)] = 5,
+    **options: Any,
+) -> None:
+    """Describe a trigger and show its next runs and the clock changes of a year, or name its invalid option.
+
+    Nothing is saved, and no database is needed. `tenuto cron explain` does it for a cron line alone.
+    """
+    now = SystemClock().now()
+    found = explain_trigger(build_trigger(None, options), now, count)
+    if session.as_json:
+        print_json(json_value(found))
+        return
+    zone = found.zone or "UTC"
+    changes = [f"{format_in_zone(each.at, zone)}: {each.message}" for each in found.clock_changes]
+    parts: list[RenderableType] = [found.description]
+    if found.next_runs:
+        parts += ["", upcoming_runs_table(found.next_runs, zone, now)]
+    if changes:
+        parts += [*section_title("Clock changes"), *changes]
+    print_rich(*parts)
 
 
 @command(schedules, "show", "nightly", "'Nightly HR Sync' -o json")
