@@ -36,6 +36,7 @@ GUARDS = (
         "A run whose first step failed or was interrupted continues with the version that it has begun with.",
         Condition("history.is_empty"),
         "worker/test_workflow_versions.py::test_run_keeps_its_version_when_its_first_step_failed_before_a_deployment",
+        "cli/test_workflow_deployment.py::test_run_whose_worker_is_killed_in_its_first_step_keeps_its_version",
     ),
     guard(
         "workflows.decision_before_parallel_calls",
