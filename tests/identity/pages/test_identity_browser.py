@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
@@ -11,7 +12,9 @@ from playwright.async_api import Browser, expect
 
 from tenuto import Tenuto
 from tenuto.model.access.actors import Role
+from tenuto.postgres import scratch_databases
 from tenuto.settings import load_settings
+from tests.conftest import database_name
 from tests.identity.pages.populated_site import Populated
 from tests.web.browser.conftest import Site, needs_browser, running_site
 from tests.web.browser.test_accessibility import find_violations
@@ -73,6 +76,32 @@ async def test_run_profile_starts_and_approval_of_a_hold_asks_for_a_reason(site:
     await dialog.get_by_role("button", name="Keep as it is").click()
     await expect(dialog).to_be_hidden()
     assert await site.app.audit.list("action:identity.hold.approve") == []
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def own_site(server: str, populated: Populated, browser: Browser) -> AsyncIterator[Site]:
+    """A site with a copy of the database, for a test that changes what other tests look at."""
+    name = database_name("identity_approval")
+    source = urlsplit(populated.url).path.removeprefix("/")
+    url = await scratch_databases.copy_database(server, source, name, by_file_copy=True)
+    app = Tenuto(settings=load_settings(database=url, home=populated.home))
+    async with running_site(app, browser, services=False, keys=populated.keys) as found, app.worker():
+        yield found
+    await scratch_databases.drop_database(server, name)
+
+
+async def test_hold_is_approved_in_the_browser_with_a_reason(own_site: Site) -> None:
+    page = await own_site.open("/identity/held", Role.EDITOR)
+    await page.get_by_role("button", name="Approve…").click()
+    dialog = page.locator("#action-dialog")
+    await dialog.get_by_role("textbox").fill("The department was closed")
+    await dialog.get_by_role("button", name="Approve").click()
+    await expect(dialog).to_be_hidden()
+    await expect(page.locator("[data-part=holds]")).to_contain_text("No system is on hold.", timeout=20_000)
+    [entry] = await own_site.app.audit.list("action:identity.hold.approve")
+    assert (entry.target, entry.reason, entry.actor_type) == ("HR", "The department was closed", "user")
+    deleted = await own_site.app.extensions.identity.objects(system="HR", state="obsolete")
+    assert len(deleted) == 17
 
 
 async def test_identity_pages_are_readable_and_filterable_without_scripts(site: Site, populated: Populated) -> None:
