@@ -24,6 +24,7 @@ from tenuto_identity.connectors.contract import (
     WriteChange,
     WriteRequest,
 )
+from tenuto_identity.model.decoding import Decoding, decode_object
 from tenuto_identity.model.definitions.system_definitions import parse_system
 from tenuto_identity.model.schema import ContainerSelection, ObjectType
 from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
@@ -233,6 +234,55 @@ def test_samba_delta_finds_new_changed_moved_and_deleted_objects(dc: DomainContr
     assert deleted(events).isdisjoint({guids["renamed"], guids["changed"]})
     following = dc.open(delta=method)
     assert by_name(read(following, scope, following.watermark(scope))) == {}
+
+
+def test_samba_dirsync_delta_ends_with_the_watermark_of_the_next_one(dc: DomainController) -> None:
+    for number in range(5):
+        dc.add_user(f"p{number}")
+    connector, scope = dc.open(delta="dirsync"), dc.scope()
+    since = connector.watermark(scope)
+    for name in ("p1", "p2"):
+        dc.admin.modify(f"CN={name},{dc.unit}", {"title": [(ldap3.MODIFY_REPLACE, ["chief"])]})
+        *changed, complete = connector.read(scope, since)
+        assert isinstance(complete, ReadComplete)
+        assert set(by_name(changed)) == {name}
+        since = complete.watermark
+    *nothing, _ = connector.read(scope, since)
+    assert nothing == []
+
+
+@pytest.mark.parametrize("method", ["usn", "dirsync"])
+def test_samba_delta_reports_a_container_that_is_moved_out_of_the_selection(dc: DomainController, method: str) -> None:
+    inner = f"OU=inner {method},{dc.unit}"
+    dc.admin.add(inner, "organizationalUnit")
+    dc.add_user("below", inner)
+    connector, scope = dc.open(delta=method), dc.scope()
+    since = connector.watermark(scope)
+    assert set(by_name(read(connector, scope))) == {"below"}
+    root = dc.unit.partition(",")[2]
+    name = f"OU={dc.prefix}{method}"
+    dc.admin.modify_dn(inner, name)
+    dc.admin.modify_dn(f"{name},{dc.unit}", name, new_superior=root)
+    try:
+        *events, complete = connector.read(scope, since)
+        assert isinstance(complete, ReadComplete)
+        assert complete.may_have_moved_containers
+        assert by_name(events) == {}
+    finally:
+        dc.admin.modify_dn(f"{name},{root}", name, new_superior=dc.unit)
+
+
+def test_samba_values_that_the_server_changes_are_confirmed(dc: DomainController) -> None:
+    """A44: what the server stores satisfies the comparison by which an import confirms an export."""
+    connector = dc.open([USER])
+    address = f"CN=Ada,{dc.unit}"
+    changes = sets(cn="Ada", sAMAccountName=f"{dc.prefix}ada", userAccountControl=DISABLED_ACCOUNT, accountExpires=0)
+    write(connector, WriteRequest(ExportKind.CREATE, "user", None, address, changes))
+    (found,) = read(connector, dc.scope(USER))
+    stored = decode_object(USER, found.cells, Decoding()).attributes
+    for change in changes:
+        equality = USER.attributes[change.attribute].equality
+        assert equality.keys(stored[change.attribute]) == equality.keys(change.values), change.attribute
 
 
 def test_samba_usn_watermark_of_another_controller_is_lost(dc: DomainController) -> None:
