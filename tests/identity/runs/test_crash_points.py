@@ -18,6 +18,8 @@ from tenuto.postgres import scratch_databases
 from tests.conftest import database_name
 from tests.identity.site import ADA, ALAN, EDSGER, GRACE, NIGHT, Site, open_site, run_until_killed
 
+Night = tuple[tuple[str, str], ...]
+"""Systems and run profiles, in order."""
 FIRST_NIGHT = (
     ADA,
     GRACE,
@@ -52,6 +54,22 @@ POINTS = [
     ("AD", "Export", "export_ending", 1),
     ("AD", "Full Import", "import_page_committed", 2),
     ("AD", "Full Import", "import_deletion_page_committed", 1),
+]
+DELTA_NIGHT = tuple(
+    (system, {"HR Full Sync": "Delta Sync", "AD Full Import": "Delta Import"}.get(f"{system} {profile}", profile))
+    for system, profile in NIGHT
+)
+"""The same night with a delta sync and a delta import."""
+DELTA_POINTS = [
+    ("HR", "Delta Sync", "run_begun", 1),
+    ("HR", "Delta Sync", "sync_page_written", 2),
+    ("HR", "Delta Sync", "sync_page_committed", 2),
+    ("HR", "Delta Sync", "sync_ending", 1),
+    ("AD", "Delta Import", "run_begun", 1),
+    ("AD", "Delta Import", "import_page_written", 2),
+    ("AD", "Delta Import", "import_page_committed", 2),
+    ("AD", "Delta Import", "import_deletion_page_committed", 1),
+    ("AD", "Delta Import", "import_ending", 1),
 ]
 _number = count(1)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -99,14 +117,14 @@ def prepared(server: str, identity_template: str, tmp_path_factory: pytest.TempP
     asyncio.run(scratch_databases.drop_database(server, name))
 
 
-@pytest.fixture(scope="module")
-def undisturbed(prepared: Prepared) -> dict[str, Any]:
-    """The state after a second night without crashes."""
+def run_undisturbed(prepared: Prepared, night: Night) -> dict[str, Any]:
+    """Return the state after a second night without crashes."""
 
     async def run() -> dict[str, Any]:
         async with prepared.open(has_worker=True) as (site, _):
-            night = await site.nightly()
-            assert {run.state for run in night.values()} == {"completed"}, night
+            for step in night:
+                done = await site.run(*step)
+                assert done.state == "completed", (step, done)
             return await dump(site)
 
     with pytest.MonkeyPatch.context() as patched:
@@ -114,14 +132,38 @@ def undisturbed(prepared: Prepared) -> dict[str, Any]:
         return asyncio.run(run())
 
 
+@pytest.fixture(scope="module")
+def undisturbed(prepared: Prepared) -> dict[str, Any]:
+    return run_undisturbed(prepared, NIGHT)
+
+
+@pytest.fixture(scope="module")
+def undisturbed_delta(prepared: Prepared) -> dict[str, Any]:
+    return run_undisturbed(prepared, DELTA_NIGHT)
+
+
 @pytest.mark.parametrize(("system", "profile", "point", "count"), POINTS)
 async def test_run_that_is_killed_converges(
     prepared: Prepared, undisturbed: dict[str, Any], system: str, profile: str, point: str, count: int
 ) -> None:
+    await check_killed_night(prepared, undisturbed, NIGHT, (system, profile), point, count)
+
+
+@pytest.mark.parametrize(("system", "profile", "point", "count"), DELTA_POINTS)
+async def test_delta_run_that_is_killed_converges(
+    prepared: Prepared, undisturbed_delta: dict[str, Any], system: str, profile: str, point: str, count: int
+) -> None:
+    await check_killed_night(prepared, undisturbed_delta, DELTA_NIGHT, (system, profile), point, count)
+
+
+async def check_killed_night(
+    prepared: Prepared, undisturbed: dict[str, Any], night: Night, killed: tuple[str, str], point: str, count: int
+) -> None:
+    """Kill the worker of one run of a night, and compare the end of the night with an undisturbed one."""
     async with prepared.open(has_worker=False) as (site, url):
-        for step in NIGHT:
+        for step in night:
             execution = await site.fire(*step)
-            if step == (system, profile):
+            if step == killed:
                 await run_until_killed(url, prepared.folder, point, count)
             async with site.app.worker(lease_seconds=1.5):
                 done = await site.finish(execution)
