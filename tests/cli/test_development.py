@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -55,6 +57,19 @@ def test_dev_shows_results_and_restarts_on_changes_without_losing_work(shell: Sh
     edit(tasks, "import time, no_such_module", "import time")
     service.wait_for_line("running again")
     assert service.stop(signal.SIGINT) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
+@pytest.mark.parametrize("options", [("--reload",), ("--no-reload",)])
+def test_services_of_dev_stop_when_it_is_killed(shell: Shell, options: tuple[str, ...]) -> None:
+    service = start_dev(shell, *options)
+    shell("run", "last", "-q")
+    service.wait_for_line("under way")  # a shutdown hands the running task back
+    (services,) = psutil.Process(service.process.pid).children()
+    service.process.kill()
+    assert psutil.wait_procs([services], timeout=30)[1] == []
+    workers = shell("worker", "list", "-o", "json").json
+    assert [each for each in workers if each["state"] == "live"] == []
 
 
 def test_dev_without_reload_ends_with_its_services(shell: Shell) -> None:
