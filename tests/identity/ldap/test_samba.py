@@ -10,6 +10,7 @@ from uuid import UUID
 
 import ldap3
 import pytest
+import yaml
 
 from tenuto_identity.connectors import registry
 from tenuto_identity.connectors.contract import (
@@ -28,6 +29,10 @@ from tenuto_identity.model.decoding import Decoding, decode_object
 from tenuto_identity.model.definitions.system_definitions import parse_system
 from tenuto_identity.model.schema import ContainerSelection, ObjectType
 from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
+from tests.identity.ldap.test_nightly_run import _master_key
+from tests.identity.site import Site
+
+__all__ = ["_master_key"]  # a fixture
 
 URL = os.environ.get("TENUTO_SAMBA_URL")
 PASSWORD = os.environ.get("TENUTO_SAMBA_PASSWORD", "")
@@ -42,44 +47,30 @@ pytestmark = [
 _number = count(1)
 
 
+RAW: dict[str, dict[str, Any]] = {
+    "user": {
+        "objectGUID": {"type": "guid", "writable": False},
+        "cn": "text",
+        "sAMAccountName": "text",
+        "title": "text",
+        "manager": {"type": "reference", "to": "user"},
+        "userAccountControl": "integer",
+        "accountExpires": "integer",
+    },
+    "group": {
+        "objectGUID": {"type": "guid", "writable": False},
+        "cn": "text",
+        "sAMAccountName": "text",
+        "member": {"type": "reference", "to": "user", "multi": True},
+    },
+}
+"""Attributes of the types, as a definition file declares them."""
+
+
 def object_types() -> dict[str, ObjectType]:
-    """Return the types as a definition file declares them, with the preset of Active Directory."""
-    guid = {"type": "guid", "writable": False}
-    return dict(
-        parse_system(
-            {
-                "name": "AD",
-                "connector": "ldap",
-                "types": [
-                    {
-                        "name": "user",
-                        "preset": "ad",
-                        "anchor": "objectGUID",
-                        "attributes": {
-                            "objectGUID": guid,
-                            "cn": "text",
-                            "sAMAccountName": "text",
-                            "title": "text",
-                            "manager": {"type": "reference", "to": "user"},
-                            "userAccountControl": "integer",
-                            "accountExpires": "integer",
-                        },
-                    },
-                    {
-                        "name": "group",
-                        "preset": "ad",
-                        "anchor": "objectGUID",
-                        "attributes": {
-                            "objectGUID": guid,
-                            "cn": "text",
-                            "sAMAccountName": "text",
-                            "member": {"type": "reference", "to": "user", "multi": True},
-                        },
-                    },
-                ],
-            }
-        ).types
-    )
+    """Return the types with the preset of Active Directory."""
+    types = [{"name": name, "preset": "ad", "anchor": "objectGUID", "attributes": each} for name, each in RAW.items()]
+    return dict(parse_system({"name": "AD", "connector": "ldap", "types": types}).types)
 
 
 TYPES = object_types()
@@ -316,6 +307,45 @@ def test_samba_member_change_leaves_the_group_out_of_the_usn_delta(dc: DomainCon
     (found,) = read(connector, dc.scope(GROUP))
     expected = {"delete": [], "rename": [f"CN=other,{dc.unit}"], "move": [f"CN=first,{inner}"]}[change]
     assert sorted(found.cells["member"]) == sorted([*expected, second])
+
+
+def definitions(dc: DomainController, method: str) -> str:
+    """Return the definitions of the domain as one system without rules."""
+    types = [{"name": name, "preset": "ad", "anchor": "objectGUID", "attributes": each} for name, each in RAW.items()]
+    settings = {
+        "url": URL,
+        "ca_file": os.environ["TENUTO_SAMBA_CA"],
+        "bind_dn": ADMINISTRATOR,
+        "password": {"secret": "bind"},
+        "base": DOMAIN,
+        "types": {"user": {"filter": "(objectCategory=person)"}},
+        "delta": method,
+    }
+    profiles = [{"name": "Full Import", "kind": "full_import"}, {"name": "Delta Import", "kind": "delta_import"}]
+    system = {
+        "name": "AD", "connector": "ldap", "settings": settings, "types": types, "containers": [dc.unit],
+        "run_profiles": profiles,
+    }  # fmt: skip
+    return yaml.safe_dump({"systems": [system]})
+
+
+@pytest.mark.parametrize("method", ["usn", "dirsync"])
+async def test_a66_samba_delta_import_corrects_groups_whose_members_were_deleted_or_renamed(
+    dc: DomainController, site: Site, method: str
+) -> None:
+    members = [dc.add_user(f"u{number}") for number in range(1, 9)]
+    dc.add_group("team", members)
+    await site.app.secrets.set("bind", PASSWORD)
+    await site.apply(definitions(dc, method))
+    assert (await site.run("AD", "Full Import")).changes == ["Added"] * 9
+    dc.admin.delete(members[1])
+    dc.admin.modify_dn(members[5], "CN=v6")
+    done = await site.run("AD", "Delta Import")
+    assert done.state == "completed", done
+    (group,) = await site.app.extensions.identity.objects(system="AD", type="group")
+    left = [each for each in members if each not in (members[1], members[5])]
+    assert sorted(group.reference_values["member"]) == sorted([*left, f"CN=v6,{dc.unit}"])
+    assert (await site.run("AD", "Delta Import")).items == []
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
