@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
+import asyncpg
+
 from tenuto import Context, Step, Tenuto, cron
 from tests.support.proofs import times
-from tests.support.replication import Cluster
+from tests.support.replication import Cluster, Server
 from tests.support.waiting import eventually
 
 DAYS = 12
 CRASHES = times(2, in_a_proof=6)
+
+
+async def start_again(server: Server) -> None:
+    """Start a killed server. It does not start while a process of the killed one still uses its shared memory."""
+
+    async def is_answering() -> bool:
+        if server.process is None or server.process.poll() is not None:
+            server.start()
+        with suppress(OSError, asyncpg.PostgresError):
+            return await server.value("SELECT pg_is_in_recovery()", "postgres") is False
+        return False
+
+    await eventually(is_answering, timeout=30, what="the killed server answers again")
 
 
 async def test_workflow_wait_and_backfill_continue_after_the_server_was_killed(
@@ -65,8 +81,7 @@ async def test_workflow_wait_and_backfill_continue_after_the_server_was_killed(
                 await eventually(lambda number=number: has_progress(3 * number + 2), timeout=60)  # type: ignore[misc]
                 await asyncio.to_thread(primary.kill)
                 released.set()  # the step ends while there is no server that stores its result
-                primary.start()
-                await primary.until_answering(standby=False)
+                await start_again(primary)
             await app.events.send("ordered", payload="book", key="7")
             record = await app.wait(task, timeout=60)
             ended = await app.bulk_operations.wait(started.id, timeout=60)
