@@ -331,23 +331,22 @@ async def measure_unwatched_drain(tenuto: Contender, size: Size) -> list[Case]:
     spread = Case("drain beside an unused web service ÷ without one, spread of pairs", "×")
     queue = Contender(tenuto.name, QUEUES["tenuto"], Path(sys.executable), tenuto.server)
 
-    async def drain_alone() -> float:
-        return (await queue.measure_drain(count, 1)).rate
-
-    async def drain_beside() -> float:
+    async def drain(*, beside_service: bool) -> float:
+        """Drain while the web service runs, or right after it has ended, so that both begin in the same state."""
         async with queue.prepared_database() as url:
             await queue.enqueue_in_bulk(url, count)
             await databases.settle(url)
             async with running(tenuto, "serve", url):
-                return (await queue.consume(url, count, 1)).rate
+                if beside_service:
+                    return (await queue.consume(url, count, 1)).rate
+            return (await queue.consume(url, count, 1)).rate
 
     ratios: list[float] = []
     for pair in range(pairs):
         progress(f"drain of {count:,} jobs, pair {pair + 1} of {pairs}")
-        if pair % 2:
-            with_service, without = await drain_beside(), await drain_alone()
-        else:
-            without, with_service = await drain_alone(), await drain_beside()
+        first = await drain(beside_service=pair % 2 == 1)
+        second = await drain(beside_service=pair % 2 == 0)
+        with_service, without = (first, second) if pair % 2 else (second, first)
         alone.add("tenuto", without)
         beside.add("tenuto", with_service)
         ratios.append(with_service / without)
