@@ -1,4 +1,4 @@
-"""The dialog of notification rules in the browser: fields of the channel, errors at their field."""
+"""Notification pages in the browser: the dialog of rules with errors at their field, and accessibility."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tenuto import Tenuto
 from tenuto.model.access.actors import Role
 from tenuto.settings import load_settings
 from tests.web.browser.conftest import Site, browser, needs_browser, running_site
+from tests.web.browser.test_accessibility import find_unvisited_pages, find_violations, find_violations_of_all
 
 __all__ = ["browser"]
 
@@ -24,6 +25,33 @@ async def site(url: str, tmp_path: Path, browser: Browser) -> AsyncIterator[Site
     app = Tenuto(settings=load_settings(database=url, home=tmp_path))
     async with running_site(app, browser, services=False) as found:
         yield found
+
+
+@pytest.mark.timeout(240)
+async def test_notification_pages_have_no_violation_in_both_themes_and_widths(site: Site) -> None:
+    rules = site.app.extensions.notifications
+    channel = {"kind": "webhook", "url": "http://127.0.0.1:9/hook"}
+    await rules.create(
+        {"name": "nights", "event": "execution.failed", "channel": channel, "filter": "schedule:~nightly"}
+    )
+    await rules.create({"name": "idle", "event": "approvals.requested", "channel": channel, "enabled": False})
+    await rules.test("nights")
+    await rules.silence("nights", "2h", reason="maintenance")
+    addresses = [
+        "/notifications/rules",
+        "/notifications/rules/nights",
+        "/notifications/rules/idle",
+        "/notifications/deliveries",
+        "/notifications/deliveries?rule=idle",
+        "/notifications/silences",
+    ]
+    assert [each for each in find_unvisited_pages(site, addresses) if each.startswith("/notifications")] == []
+    page = await site.open("/account", Role.ADMIN)
+    assert await find_violations_of_all(page, addresses) == {}
+    await page.goto(addresses[0])
+    await page.get_by_role("button", name="New rule…").click()
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    assert await find_violations(page, place="#action-dialog") == []
 
 
 async def test_rule_is_created_and_edited_with_the_fields_of_its_channel(site: Site) -> None:

@@ -9,15 +9,16 @@ from pathlib import Path
 import axe_playwright_python
 import pytest
 from fastapi.routing import iter_route_contexts
-from playwright.async_api import Page, expect
+from playwright.async_api import Browser, Page, expect
 
-from tenuto import Step, manual
+from tenuto import Step, Tenuto, manual
 from tenuto.model.access.actors import Actor, ActorType, Role
 from tenuto.operations.definitions.schedules import schedule_definition
+from tenuto.settings import load_settings
 from tenuto.web.application import create_web_application
 from tenuto.web.page import PageRoute
 from tests.support.waiting import eventually
-from tests.web.browser.conftest import Site
+from tests.web.browser.conftest import Site, running_site
 
 AXE_FILE = Path(axe_playwright_python.__file__).parent / "axe.min.js"
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -139,14 +140,12 @@ def find_unvisited_pages(site: Site, addresses: Sequence[str]) -> list[str]:
     return sorted(page for page, pattern in patterns.items() if not any(map(pattern.fullmatch, paths)))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-async def test_all_pages_have_no_violation_in_both_themes_and_widths(site: Site) -> None:
-    """Each page is loaded once, and checked by all rules in both widths. In dark it is the same page in other colours,
-    so that only the rules of colours apply again; the frame around all pages is checked with the first one."""
-    addresses = await fill(site)
-    assert find_unvisited_pages(site, addresses) == []
-    page = await site.open("/", Role.ADMIN)
+async def find_violations_of_all(page: Page, addresses: Sequence[str]) -> dict[str, list[str]]:
+    """Check pages in both themes and widths; return what is wrong by address.
+
+    Each page is loaded once, and checked by all rules in both widths. In dark it is the same page in other colours, so
+    that only the rules of colours apply again; the frame around all pages is checked with the first one.
+    """
     violations: dict[str, list[str]] = {}
     for address in addresses:
         await page.set_viewport_size({"width": 1280, "height": 800})
@@ -164,8 +163,34 @@ async def test_all_pages_have_no_violation_in_both_themes_and_widths(site: Site)
             await page.evaluate("document.documentElement.dataset.theme = 'light'")
         if found:
             violations[address] = found
+    return violations
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_all_pages_have_no_violation_in_both_themes_and_widths(site: Site) -> None:
+    addresses = await fill(site)
+    assert find_unvisited_pages(site, addresses) == []
+    page = await site.open("/", Role.ADMIN)
     site.expect_problems("status of 404", "status of 422")
-    assert violations == {}
+    assert await find_violations_of_all(page, addresses) == {}
+
+
+EMPTY_PAGES = (
+    "/", "/timeline", "/executions", "/schedules", "/tasks", "/activities", "/dead-letters", "/batches", "/operations",
+    "/manifests", "/one-shots", "/jobs", "/workers", "/queues", "/events", "/approvals", "/ledger", "/logs", "/audit",
+    "/secrets",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_pages_of_a_new_installation_have_no_violation(url: str, tmp_path: Path, browser: Browser) -> None:
+    """The fixture *empty*: nothing is defined, and nothing runs."""
+    app = Tenuto(settings=load_settings(database=url, home=tmp_path))
+    async with running_site(app, browser, services=False) as site:
+        page = await site.open("/", Role.ADMIN)
+        assert await find_violations_of_all(page, EMPTY_PAGES) == {}
 
 
 async def test_dialog_help_and_menu_have_no_violation(site: Site) -> None:
