@@ -250,6 +250,13 @@ def add_jobs_with_texts(app: Tenuto) -> None:
         ctx.progress(1, 2, text[:200])
         return text
 
+    @app.job
+    async def shout(ctx: Context, text: str, size: int) -> None:
+        """Log and print one line of this size."""
+        line = (text * (size // len(text) + 1))[:size]
+        ctx.log.warning("%s", line)
+        print(line)
+
     @app.job(max_attempts=1)
     async def blow(text: str) -> None:
         raise ValueError(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 import pytest
@@ -48,9 +49,48 @@ CHECK = """() => {
 }"""
 
 
-async def fill(site: Site, text: str) -> list[str]:
+USE = """async () => {
+  const check = %s;
+  const problems = check();
+  const use = "main summary, main [popovertarget], main button[data-dialog]:enabled, main [data-opens]:enabled";
+  for (const each of document.querySelectorAll("main *")) {
+    each.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
+    each.dispatchEvent(new MouseEvent("mousemove", { bubbles: true }));
+  }
+  for (const each of [...document.querySelectorAll(use)].slice(0, 40)) {
+    each.click();
+    await new Promise((resolve) => setTimeout(resolve));
+    if (document.querySelector("dialog[open], :popover-open")) problems.push(...check());
+    for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+    document.querySelector(":popover-open")?.hidePopover();
+  }
+  return [...new Set([...problems, ...check()])].slice(0, 5);
+}""".replace("%s", CHECK)
+"""Checks a page, hovers over everything and opens all dialogs, menus and details, and checks each time again."""
+
+COPY_WORKER = """
+INSERT INTO tenuto.workers
+SELECT (jsonb_populate_record(NULL::tenuto.workers,
+        to_jsonb(one) || jsonb_build_object('id', gen_random_uuid(), 'name', $1::text))).*
+FROM (SELECT * FROM tenuto.workers LIMIT 1) AS one
+"""
+
+
+async def insert_names(site: Site, text: str) -> None:
+    """Store names of a worker and a queue that the API refuses, as another version might have stored them. Control
+    characters are left out: no version accepts them in names."""
+    database = await site.app.open()
+    await database.fetch_all(COPY_WORKER, text)
+    await site.app.pause_queue("nobody", text)
+    await database.fetch_all("UPDATE tenuto.queues SET name = $1 WHERE name = 'nobody'", text)
+    task = await site.app.enqueue(site.app.jobs.jobs_by_name["held"].using(queue="nobody"), 1)
+    await database.fetch_all("UPDATE tenuto.tasks SET queue = $1 WHERE id = $2", text, task.id)
+
+
+async def fill(site: Site, kind: str) -> list[str]:
     """Create objects with a text wherever it is accepted; return the addresses of all pages and tabs."""
-    app, short = site.app, text[:60]
+    app, text = site.app, TEXTS[kind]
+    short = text[:60]
     acting = app.acting_as(Actor(ActorType.USER, None, "ana"), source="test")
 
     async def attempt(call: Any) -> Any:
@@ -59,9 +99,10 @@ async def fill(site: Site, text: str) -> list[str]:
             return await call
         return None
 
-    echo, blow = app.jobs.jobs_by_name["echo"], app.jobs.jobs_by_name["blow"]
+    echo, blow, shout = (app.jobs.jobs_by_name[job] for job in ("echo", "blow", "shout"))
     name = short if short.isprintable() else "Hostile"
-    steps = [Step.job(echo, text[:200_000], name=name), Step.job(blow, text[:200_000], name="blow"), Step.job(echo, "")]
+    loud = [Step.job(echo, text[:200_000], name=name), Step.job(shout, text[:1000], 1_000_000, name="shout")]
+    steps: list[Step | list[Step]] = [loud, Step.job(blow, text[:200_000], name="blow"), Step.job(echo, "")]
     app.schedule(name, every("1h"), steps)
     app.manifest("hostile", blow, on_demand=True)
     await app.schedules.deploy()
@@ -83,6 +124,7 @@ async def fill(site: Site, text: str) -> list[str]:
     event = await attempt(acting.events.send("hostile", {"text": text[:60_000]}, key=short)) or await app.events.send(
         "hostile", {"text": text[:60_000]}
     )
+    await insert_names(site, name if kind == "ansi" else short)
     operations = await app.bulk_operations.list()
     record = await app.executions.get(failed)
     paths = ["/", "/timeline", "/executions", "/schedules", "/tasks", "/activities", "/dead-letters", "/batches"]
@@ -91,15 +133,18 @@ async def fill(site: Site, text: str) -> list[str]:
         "/events",
         f"/events/{event.id}",
         "/queues/held",
+        f"/queues/{quote(name if kind == 'ansi' else short, safe='')}",
         f"/dead-letters/{letter.id}",
         f"/batches/{batch.id}",
         "/manifests/hostile",
         "/operations",
     ]
     paths += [
-        f"/executions/{failed}?step={step}&tab={tab}" for step in (1, 2) for tab in ("log", "input", "output", "error")
+        f"/executions/{failed}?step={step}&tab={tab}"
+        for step in (1, 2, 3)
+        for tab in ("log", "input", "output", "error")
     ]
-    paths += [f"/executions/{failed}?tab=attempts", f"/activities/{record.steps[1].activity_id}"]
+    paths += [f"/executions/{failed}?tab=attempts", f"/activities/{record.steps[2].activity_id}"]
     return paths + [f"/operations/{each.id}" for each in operations]
 
 
@@ -107,7 +152,7 @@ async def fill(site: Site, text: str) -> list[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", TEXTS)
 async def test_c66_hostile_content_changes_nothing_on_any_page(site: Site, kind: str) -> None:
-    paths = await fill(site, TEXTS[kind])
+    paths = await fill(site, kind)
     found: dict[str, list[str]] = {}
     width = 390 if kind in ("long", "bidi") else 1280
     page = await site.open("/", Role.ADMIN, width=width)
@@ -117,13 +162,13 @@ async def test_c66_hostile_content_changes_nothing_on_any_page(site: Site, kind:
         assert response is not None
         if response.status >= 400:
             found[path] = [f"status {response.status}"]
-        elif problems := await page.evaluate(CHECK):
+        elif problems := await page.evaluate(USE):
             found[path] = problems
     assert found == {}
 
 
 async def test_c66_colours_of_a_log_are_shown_and_its_download_is_plain_text(site: Site) -> None:
-    await fill(site, TEXTS["ansi"])
+    await fill(site, "ansi")
     page = await site.open("/executions")
     await page.get_by_role("link", name="Hostile").first.click()
     await page.get_by_role("row", name="Hostile").get_by_role("link").first.click()

@@ -77,8 +77,8 @@ def _make_dialog(
 ) -> Markup:
     """Return the attribute that describes the dialog of an action; most rows of a list have the same."""
     dialog = {
-        "title": title,
-        "text": text,
+        "title": escape_invisible(title),
+        "text": escape_invisible(text),
         "reason": reason,
         "fields": fields,
         "submit": submit,
@@ -330,7 +330,7 @@ class Elements:
         if body is not None:
             options.append(_BODY.format(_to_json(body)))
         if done:
-            options.append(_DONE.format(done))
+            options.append(_DONE.format(escape_invisible(done)))
         if goto:
             options.append(_GOTO.format(self.links.to(goto)))
         if shortcut:
