@@ -12,6 +12,8 @@ from tenuto.model.access.actors import Actor, ActorType, Role
 from tests.support.waiting import eventually
 from tests.web.browser.conftest import Site
 from tests.web.browser.test_accessibility import find_violations
+from tests.web.browser.test_checks_work import fail
+from tests.web.browser.test_schedule_editor import tab_to
 
 
 async def edit_description(site: Site, text: str, reason: str) -> None:
@@ -111,6 +113,48 @@ async def test_c42_dead_letter_is_edited_and_retried(site: Site) -> None:
     changed = page.get_by_role("group", name="Old and new input")
     await expect(changed).to_contain_text('-  "number": 17')
     await expect(changed).to_contain_text('+  "number": 18')
+    site.expect_problems("status of 422")
+
+
+async def test_c62_dead_letter_is_edited_and_retried_by_keyboard_alone(site: Site) -> None:
+    await fail(site, "bills", 1)
+    [letter] = await site.app.dead_letters.list()
+    page = await site.open(f"/dead-letters/{letter.id}")
+    dialog = page.get_by_role("dialog")
+
+    async def press(name: str) -> None:
+        """Reach a control, whose focus is visible, and press Enter."""
+        await tab_to(page, name)
+        assert await page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", name
+        await page.keyboard.press("Enter")
+
+    async def submit(text: str) -> None:
+        await page.keyboard.press("Control+a")
+        await page.keyboard.type(text)
+        await press("Retry with this input")
+
+    await press("Edit and retry…")
+    await expect(dialog).to_be_visible()
+    await press("Edit as JSON")
+    area = dialog.get_by_label("Input JSON")
+    for _ in range(20):
+        if await area.evaluate("each => each === document.activeElement"):
+            break
+        await page.keyboard.press("Tab")
+    await expect(area).to_be_focused()
+    await submit('{"number": ')
+    await expect(dialog.locator(".field-error").first).to_contain_text("This is not valid JSON")
+    await expect(area).to_be_focused()
+    await submit('{"number": "seventeen"}')
+    error = dialog.locator(".field-error").first
+    await expect(error).to_contain_text("Input should be a valid integer")
+    assert await area.get_attribute("aria-describedby") == await error.get_attribute("id"), "it stands at the field"
+    await expect(area).to_be_focused()
+    await submit('{"number": 18}')
+    await expect(page.locator(".toast")).to_contain_text("A new task was created.")
+    await expect(dialog).to_be_hidden()
+    await expect(page.get_by_role("button", name="Edit and retry…")).to_be_disabled()
+    assert await page.evaluate("document.activeElement !== document.body"), "the focus is not lost"
     site.expect_problems("status of 422")
 
 

@@ -185,10 +185,10 @@ export function messageOf({ field, message, detail, title, remedy }) {
 }
 
 function showProblem(form, problem) {
-  const { field } = problem;
+  const field = problem.errors?.[0]?.field;
   const found = field && [field, ...["input", "arguments"].map((each) => `${each}.${field}`)].map((each) => locate(form, each)).find(Boolean);
   if (found) {
-    markField(found, messageOf(problem));
+    markField(found, messageOf({ ...problem, field }));
     found.focus();
   } else form.querySelector("[role=alert]").textContent = messageOf(problem);
 }

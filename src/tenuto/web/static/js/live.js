@@ -124,16 +124,21 @@ function apply(response, names, text) {
   else reportVersion(response.headers.get("Tenuto-Version"));
   if (response.status === 304) return undefined;
   shown = [names, response.headers.get("ETag")];
+  const focused = document.activeElement;
   const isHolding = !isVisit;
   isVisit = false;
   for (const target of parse(text).querySelectorAll("[data-part]")) {
     const current = document.querySelector(`[data-part="${CSS.escape(target.dataset.part)}"]`);
     if (current && !(isHolding && holdNewRows(current, target))) morph(current, target);
   }
+  if (!focused.isConnected || focused.disabled) focusMain();
   updateTopics();
   document.dispatchEvent(new CustomEvent("tenuto:updated"));
   return undefined;
 }
+
+/** Where the focus goes when its element is gone or disabled. */
+const focusMain = () => document.querySelector("#main").focus({ preventScroll: true });
 
 /** In a list that the viewer is using, announce new rows instead of moving the others. */
 function holdNewRows(current, target) {
@@ -373,6 +378,7 @@ export function startLive() {
   });
   document.querySelector("[data-live-indicator]")?.addEventListener("click", togglePause);
   document.addEventListener("visibilitychange", onVisibilityChange);
+  document.addEventListener("close", () => { if (document.activeElement === document.body) focusMain(); }, true);
   loginDialog.addEventListener("submit", logIn);
   loginDialog.addEventListener("cancel", (event) => event.preventDefault());
   window.addEventListener("pagehide", stop);
