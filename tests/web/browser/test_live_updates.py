@@ -1,15 +1,13 @@
-"""Live updates in the browser: morph, unchanged parts, an unreachable server, double clicks, scripts off."""
+"""Live updates in the browser: morph, unchanged parts, an unreachable server, double clicks, loading parts."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.async_api import Route, expect
 
-from tenuto.model.access.actors import Role
 from tests.support.proofs import times
 from tests.support.waiting import eventually
 from tests.web.browser.conftest import REFRESH, Site
@@ -255,11 +253,24 @@ async def test_announcements_are_made_at_most_once_in_ten_seconds_and_the_last_i
     await expect(announcer).to_have_text("three")
 
 
-async def test_pages_can_be_read_without_scripts(site: Site) -> None:
-    started = await site.run("Month end", wait=True)
-    for path in ("/", "/executions", "/schedules", f"/executions/{started}", "/activities", "/queues"):
-        with_scripts = await site.open(path, Role.VIEWER)
-        rows = await with_scripts.locator("tr[data-key] th").all_inner_texts()
-        without = await site.open(path, Role.VIEWER, java_script_enabled=False)
-        assert await without.locator("tr[data-key] th").all_inner_texts() == rows, path
-        assert json.dumps(rows)
+async def test_part_that_is_fetched_later_is_marked_as_loading_until_it_is_shown(site: Site) -> None:
+    started = await site.run("Nightly sync", wait=True)
+    page = await site.open(f"/executions/{started}?tab=log")
+    held: asyncio.Future[Route] = asyncio.get_running_loop().create_future()
+
+    async def hold_parts(route: Route) -> None:
+        if "inspector" in route.request.headers.get("tenuto-parts", "") and not held.done():
+            held.set_result(route)
+        else:
+            await route.continue_()
+
+    await page.route(f"**/executions/{started}**", hold_parts)
+    inspector = page.locator("[data-part=inspector]")
+    steady = await inspector.evaluate("each => getComputedStyle(each).opacity")
+    await page.get_by_role("link", name="Input", exact=True).click()
+    request = await asyncio.wait_for(held, 20)
+    await expect(inspector).to_have_attribute("aria-busy", "true")
+    assert await inspector.evaluate("each => getComputedStyle(each).opacity") != steady, "it does not look like data"
+    await request.continue_()
+    await expect(page.locator(".tabs [aria-current]")).to_contain_text("Input")
+    await expect(inspector).not_to_have_attribute("aria-busy", "true")
