@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date, timedelta
 from itertools import pairwise, zip_longest
 from typing import Any
 
+from tenuto.definitions.airflow_tasks import (
+    BRANCHES,
+    RULES_AFTER_FAILURES,
+    RULES_OF_SUCCESS,
+    SHORT_CIRCUITS,
+    Conditions,
+    Dag,
+    DagTask,
+    TaskOutput,
+    find_edges,
+    trigger_rule,
+)
 from tenuto.definitions.imported_definitions import ImportedDefinitions
 from tenuto.definitions.python_source import (
     Call,
@@ -32,12 +42,6 @@ _DISPLAY_OPTIONS = frozenset(
      "task_display_name", "is_paused_upon_creation", "render_template_as_native_obj", "task_group"}
 )  # fmt: skip
 """Options without effect on what runs, and when."""
-_RULES_OF_SUCCESS = frozenset({"all_success", "none_failed", "none_failed_min_one_success"})
-"""Trigger rules that hold when all earlier tasks have succeeded: the condition under which a step starts."""
-_RULES_AFTER_FAILURES = frozenset({"all_done", "one_failed", "all_failed", "one_success", "none_skipped"})
-"""Trigger rules that may hold when an earlier task has failed."""
-_BRANCHES = frozenset({"task.branch", "BranchPythonOperator"})
-_SHORT_CIRCUITS = frozenset({"task.short_circuit", "ShortCircuitOperator"})
 _CONDITION_DECORATORS = frozenset({"task.branch", "task.short_circuit"})
 _EMPTY_OPERATORS = frozenset({"EmptyOperator", "DummyOperator"})
 _PYTHON_OPERATORS = frozenset({"PythonOperator", "PythonVirtualenvOperator", "ExternalPythonOperator"})
@@ -64,66 +68,19 @@ def import_airflow_dags(text: str, *, source: str, zone: str | None = None) -> I
     return result
 
 
-@dataclass(slots=True, eq=False)
-class _Task:
-    """A task of a DAG."""
-
-    id: str
-    line: int
-    step: dict[str, Any] | None
-    """Its step; none for a task that only orders others, or that has no equivalent."""
-    options: dict[str, Any]
-    upstream: set[_Task] = field(default_factory=set)
-    kind: str = ""
-    """The operator or decorator whose output decides which tasks run after it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Output:
-    """The result of a task, or a part of it, as the argument of another task."""
-
-    task: _Task
-    parts: tuple[str | int, ...] = ()
-
-    def to_reference(self) -> str:
-        parts = "".join(
-            f".{part}" if isinstance(part, str) and _is_identifier(part) else f"[{json.dumps(part)}]"
-            for part in self.parts
-        )
-        return f"${{{_step_reference(self.task)}.output{parts}}}"
-
-
-def _step_reference(task: _Task) -> str:
-    return f"steps.{task.id}" if _is_identifier(task.id) else f"steps[{json.dumps(task.id)}]"
-
-
-def _is_identifier(text: str) -> bool:
-    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is not None
-
-
-@dataclass(slots=True, eq=False)
-class _Dag:
-    """A DAG, with its tasks in the order of the source."""
-
-    name: str
-    line: int
-    options: dict[str, Any]
-    tasks: dict[str, _Task] = field(default_factory=dict)
-
-
 class _DagReader:
     """Reads the statements of a module: DAGs, their tasks, and the order of these."""
 
     def __init__(self, python: PythonSource, result: ImportedDefinitions) -> None:
         self._python = python
         self._result = result
-        self.dags: list[_Dag] = []
-        self._named_dags: dict[str, _Dag] = {}
+        self.dags: list[Dag] = []
+        self._named_dags: dict[str, Dag] = {}
         self._functions: dict[str, dict[str, Any]] = {}
         """Functions with the decorator ``@task``, and the options of the decorator."""
         self._parameters: dict[str, list[str]] = {}
         """The names of their parameters."""
-        self._named_tasks: dict[str, list[_Task]] = {}
+        self._named_tasks: dict[str, list[DagTask]] = {}
         self._named_lists: dict[str, list[ast.expr]] = {}
         """Lists of expressions, for `chain(*tasks)`."""
 
@@ -132,14 +89,14 @@ class _DagReader:
 
     # --- statements -------------------------------------------------------------------------------------------------
 
-    def _read_body(self, body: Iterable[ast.stmt], dag: _Dag | None) -> None:
+    def _read_body(self, body: Iterable[ast.stmt], dag: Dag | None) -> None:
         for statement in body:
             try:
                 self._read_statement(statement, dag)
             except RecursionError:
                 self._result.omit(statement.lineno, "the statement is left out: it is nested too deeply")
 
-    def _read_statement(self, statement: ast.stmt, dag: _Dag | None) -> None:
+    def _read_statement(self, statement: ast.stmt, dag: Dag | None) -> None:
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._read_function(statement)
@@ -154,7 +111,7 @@ class _DagReader:
             case _:
                 pass
 
-    def _omit_tasks(self, statement: ast.stmt, dag: _Dag | None) -> None:
+    def _omit_tasks(self, statement: ast.stmt, dag: Dag | None) -> None:
         """Report tasks and their order in statements whose result is not known, such as loops."""
         where = "" if dag is None else f"{dag.name!r}: "
         nodes = list(ast.walk(statement))
@@ -184,7 +141,7 @@ class _DagReader:
                 parameters = (*function.args.posonlyargs, *function.args.args)
                 self._parameters[function.name] = [each.arg for each in parameters]
 
-    def _read_with(self, statement: ast.With, dag: _Dag | None) -> None:
+    def _read_with(self, statement: ast.With, dag: Dag | None) -> None:
         for item in statement.items:
             call = self._python.evaluate(item.context_expr)
             if isinstance(call, Call) and call.last_name == "DAG":
@@ -198,7 +155,7 @@ class _DagReader:
                 return
         self._read_body(statement.body, dag)
 
-    def _read_group(self, statement: ast.With, item: ast.withitem, dag: _Dag) -> None:
+    def _read_group(self, statement: ast.With, item: ast.withitem, dag: Dag) -> None:
         """Read the tasks of a ``TaskGroup``; its name stands for all of them."""
         known = set(dag.tasks)
         self._read_body(statement.body, dag)
@@ -206,7 +163,7 @@ class _DagReader:
             inner = [task for id, task in dag.tasks.items() if id not in known]
             self._named_tasks[item.optional_vars.id] = inner
 
-    def _read_assignment(self, name: str, value: ast.expr, dag: _Dag | None) -> None:
+    def _read_assignment(self, name: str, value: ast.expr, dag: Dag | None) -> None:
         call = self._python.evaluate(value)
         if isinstance(call, Call) and call.last_name == "DAG":
             self._named_dags[name] = self._add_called_dag(call, value.lineno)
@@ -220,7 +177,7 @@ class _DagReader:
 
     # --- expressions ------------------------------------------------------------------------------------------------
 
-    def _read_expression(self, node: ast.expr, dag: _Dag | None) -> list[_Task]:
+    def _read_expression(self, node: ast.expr, dag: Dag | None) -> list[DagTask]:
         """Read tasks and their order from an expression; return the tasks that it stands for."""
         match node:
             case ast.Name(id=name):
@@ -252,7 +209,7 @@ class _DagReader:
             case _:
                 return []
 
-    def _read_call(self, node: ast.Call, dag: _Dag | None) -> list[_Task]:
+    def _read_call(self, node: ast.Call, dag: Dag | None) -> list[DagTask]:
         if isinstance(node.func, ast.Attribute) and node.func.attr in ("set_downstream", "set_upstream"):
             own = self._read_expression(node.func.value, dag)
             others = [task for argument in node.args for task in self._read_expression(argument, dag)]
@@ -273,7 +230,7 @@ class _DagReader:
             self._result.omit(node.lineno, f"{dag.name!r}: `{name}(…)`, which stands after {names}, is left out")
         return []
 
-    def _read_chain(self, node: ast.Call, dag: _Dag | None) -> list[_Task]:
+    def _read_chain(self, node: ast.Call, dag: Dag | None) -> list[DagTask]:
         """Read ``chain(a, [b, c], [d, e], f)``: lists of equal length are ordered pair by pair, as in Airflow."""
         arguments: list[ast.expr] = []
         for argument in node.args:
@@ -291,7 +248,7 @@ class _DagReader:
                 _order(before, after)
         return groups[-1] if groups else []
 
-    def _require_tasks(self, node: ast.expr, groups: Sequence[Sequence[_Task]], dag: _Dag | None) -> None:
+    def _require_tasks(self, node: ast.expr, groups: Sequence[Sequence[DagTask]], dag: Dag | None) -> None:
         """Report an order in which a part stands for no task that the file shows."""
         if (dag is not None or any(groups)) and not all(groups):
             where = "" if dag is None else f"{dag.name!r}: "
@@ -318,7 +275,7 @@ class _DagReader:
 
     # --- tasks ------------------------------------------------------------------------------------------------------
 
-    def _read_function_call(self, node: ast.Call, function: str, dag: _Dag | None) -> list[_Task]:
+    def _read_function_call(self, node: ast.Call, function: str, dag: Dag | None) -> list[DagTask]:
         if dag is None:
             return []
         options = dict(self._functions[function])
@@ -357,8 +314,8 @@ class _DagReader:
                 task.step["input"] = given
         return [task]
 
-    def _read_argument(self, node: ast.expr, dag: _Dag | None) -> tuple[list[_Task], Any]:
-        """Return the tasks that an argument names, and its value, in which their results are `_Output`."""
+    def _read_argument(self, node: ast.expr, dag: Dag | None) -> tuple[list[DagTask], Any]:
+        """Return the tasks that an argument names, and its value, in which their results are `TaskOutput`."""
         match node:
             case ast.List(elts=items) | ast.Tuple(elts=items):
                 found = [self._read_argument(item, dag) for item in items]
@@ -369,15 +326,15 @@ class _DagReader:
                 return [task for tasks, _ in found for task in tasks], values
             case ast.Subscript(value=inner, slice=ast.Constant(value=str() | int() as part)):
                 tasks, value = self._read_argument(inner, dag)
-                if isinstance(value, _Output):
-                    return tasks, _Output(value.task, (*value.parts, part))
+                if isinstance(value, TaskOutput):
+                    return tasks, TaskOutput(value.task, (*value.parts, part))
                 return tasks, self._python.evaluate(node)
             case ast.Attribute(value=inner, attr="output"):
                 return self._read_argument(inner, dag)
             case ast.Name() | ast.Call():
                 tasks = self._read_expression(node, dag)
                 if len(tasks) == 1 and self._is_result(node):
-                    return tasks, _Output(tasks[0])
+                    return tasks, TaskOutput(tasks[0])
                 return tasks, self._python.evaluate(node)
             case _:
                 return self._read_expression(node, dag), self._python.evaluate(node)
@@ -385,7 +342,7 @@ class _DagReader:
     def _is_result(self, node: ast.expr) -> bool:
         return isinstance(node, ast.Name) or (isinstance(node, ast.Call) and self._function_name(node) is not None)
 
-    def _read_operator(self, node: ast.Call, dag: _Dag | None) -> list[_Task]:
+    def _read_operator(self, node: ast.Call, dag: Dag | None) -> list[DagTask]:
         call = self._python.evaluate(node)
         options = dict(call.options) if isinstance(call, Call) else {}
         own_dag = options.get("dag")
@@ -414,7 +371,7 @@ class _DagReader:
         """Return the step of an operator and take its own options; none if it has no equivalent."""
         if operator == "BashOperator":
             return self._read_command(line, id, options)
-        if operator in _PYTHON_OPERATORS or operator in _BRANCHES or operator in _SHORT_CIRCUITS:
+        if operator in _PYTHON_OPERATORS or operator in BRANCHES or operator in SHORT_CIRCUITS:
             return self._read_callable(line, id, options)
         if operator == "TriggerDagRunOperator":
             return self._read_trigger(line, id, options)
@@ -476,23 +433,23 @@ class _DagReader:
             self._result.omit(line, f"{id!r}: the step waits until the other schedule has ended; Airflow does not wait")
         return {"schedule": name}
 
-    def _add_task(self, id: Any, line: int, step: dict[str, Any] | None, options: dict[str, Any], dag: _Dag) -> _Task:
+    def _add_task(self, id: Any, line: int, step: dict[str, Any] | None, options: dict[str, Any], dag: Dag) -> DagTask:
         id = unique = id if isinstance(id, str) else show_value(id)
         number = 1
         while unique in dag.tasks:  # Airflow numbers several calls of a function in the same way
             unique, number = f"{id}__{number}", number + 1
-        task = dag.tasks[unique] = _Task(unique, line, step, options)
+        task = dag.tasks[unique] = DagTask(unique, line, step, options)
         return task
 
-    def _add_called_dag(self, call: Call, line: int) -> _Dag:
+    def _add_called_dag(self, call: Call, line: int) -> Dag:
         return self._add_dag(dict(zip(_DAG_PARAMETERS, call.arguments, strict=False)) | dict(call.options), line)
 
-    def _add_dag(self, options: dict[str, Any], line: int) -> _Dag:
+    def _add_dag(self, options: dict[str, Any], line: int) -> Dag:
         name = options.pop("dag_id", None)
         if not isinstance(name, str):
             self._result.omit(line, f"the name {show_value(name)} of the DAG is computed")
             name = f"DAG in line {line}"
-        dag = _Dag(name, line, options)
+        dag = Dag(name, line, options)
         self.dags.append(dag)
         return dag
 
@@ -516,7 +473,7 @@ def _keyword(node: ast.Call, name: str) -> ast.expr | None:
 def _is_passable(value: Any) -> bool:
     """Return whether a definition file can contain a value, with references to results."""
     match value:
-        case _Output():
+        case TaskOutput():
             return True
         case list() | tuple():
             return all(map(_is_passable, value))
@@ -535,7 +492,7 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
 
 
-def _order(before: Sequence[_Task], after: Sequence[_Task]) -> None:
+def _order(before: Sequence[DagTask], after: Sequence[DagTask]) -> None:
     for task in after:
         task.upstream.update(before)
 
@@ -543,7 +500,7 @@ def _order(before: Sequence[_Task], after: Sequence[_Task]) -> None:
 # --- from DAG to schedule -------------------------------------------------------------------------------------------
 
 
-def _add_schedule(result: ImportedDefinitions, dag: _Dag, zone: str | None) -> None:
+def _add_schedule(result: ImportedDefinitions, dag: Dag, zone: str | None) -> None:
     options = dict(dag.options)
     defaults = options.pop("default_args", None) or {}
     if not isinstance(defaults, dict):
@@ -572,7 +529,7 @@ def _add_schedule(result: ImportedDefinitions, dag: _Dag, zone: str | None) -> N
     result.add(dag.line, dag.name, {**fields, "steps": [group[0] if len(group) == 1 else group for group in groups]})
 
 
-def _convert_trigger(result: ImportedDefinitions, dag: _Dag, options: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_trigger(result: ImportedDefinitions, dag: Dag, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the trigger; none of them if the schedule runs manually."""
     name = next((each for each in _SCHEDULE_OPTIONS if each in options), None)
     if name is None:
@@ -609,7 +566,7 @@ def _convert_trigger(result: ImportedDefinitions, dag: _Dag, options: Mapping[st
 
 
 def _convert_limits(
-    result: ImportedDefinitions, dag: _Dag, options: Mapping[str, Any], fields: dict[str, Any]
+    result: ImportedDefinitions, dag: Dag, options: Mapping[str, Any], fields: dict[str, Any]
 ) -> str | None:
     """Add the first and the last day; return the time zone of the first."""
     found_zone: str | None = None
@@ -641,7 +598,7 @@ def _parse_day(value: Any) -> tuple[date | None, str | None]:
 
 
 def _convert_policies(
-    result: ImportedDefinitions, dag: _Dag, options: Mapping[str, Any], fields: dict[str, Any]
+    result: ImportedDefinitions, dag: Dag, options: Mapping[str, Any], fields: dict[str, Any]
 ) -> None:
     catchup = options.get("catchup")
     if catchup is True:
@@ -662,7 +619,7 @@ def _convert_policies(
 # --- from tasks to step groups --------------------------------------------------------------------------------------
 
 
-def _convert_groups(result: ImportedDefinitions, dag: _Dag, defaults: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+def _convert_groups(result: ImportedDefinitions, dag: Dag, defaults: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     """Return the step groups: a step is in the first group that starts after all tasks before it."""
     predecessors = _find_predecessors(dag)
     steps = [task for task in dag.tasks.values() if task.step is not None]
@@ -670,9 +627,9 @@ def _convert_groups(result: ImportedDefinitions, dag: _Dag, defaults: Mapping[st
     if circle is not None:
         result.omit(circle.line, f"{dag.name!r}: {circle.id!r} stands before itself")
         return []
-    levels: dict[_Task, int] = {}
+    levels: dict[DagTask, int] = {}
 
-    def level_of(task: _Task) -> int:
+    def level_of(task: DagTask) -> int:
         if task not in levels:
             levels[task] = 1 + max((level_of(each) for each in predecessors[task]), default=-1)
         return levels[task]
@@ -680,13 +637,13 @@ def _convert_groups(result: ImportedDefinitions, dag: _Dag, defaults: Mapping[st
     for task in sorted(steps, key=lambda task: len(predecessors[task])):
         level_of(task)
     groups: list[list[dict[str, Any]]] = [[] for _ in range(max(levels.values(), default=-1) + 1)]
-    conditions = _Conditions(result, dag, defaults)
+    conditions = Conditions(dag, defaults)
     for task in sorted(steps, key=lambda task: levels[task]):
         conditions.add(task)
     for task in steps:
         step = _convert_step(result, task, defaults)
         if any(levels[each] < levels[task] and each not in predecessors[task] for each in steps):
-            step["needs"] = sorted({each.task.id for each in _find_edges(task)})
+            step["needs"] = sorted({each.task.id for each in find_edges(task)})
         if condition := conditions.found.get(task):
             step["when"] = condition
         if task in conditions.may_fail:
@@ -695,93 +652,11 @@ def _convert_groups(result: ImportedDefinitions, dag: _Dag, defaults: Mapping[st
     return groups
 
 
-@dataclass(frozen=True, slots=True)
-class _Edge:
-    """A step directly before another one, and the task behind it on the way: the other one, or one without a step."""
-
-    task: _Task
-    next_id: str
-
-
-def _find_edges(task: _Task) -> list[_Edge]:
-    found: dict[tuple[_Task, str], _Edge] = {}
-    waiting, seen = [(each, task.id) for each in task.upstream], set[_Task]()
-    while waiting:
-        other, next_id = waiting.pop()
-        if other.step is not None:
-            found[other, next_id] = _Edge(other, next_id)
-        elif other not in seen:
-            seen.add(other)
-            waiting += [(each, other.id) for each in other.upstream]
-    return sorted(found.values(), key=lambda edge: (edge.task.line, edge.task.id, edge.next_id))
-
-
-class _Conditions:
-    """The conditions of steps: trigger rules, branches and short circuits. Steps are added in the order of groups."""
-
-    def __init__(self, result: ImportedDefinitions, dag: _Dag, defaults: Mapping[str, Any]) -> None:
-        self._result = result
-        self.found: dict[_Task, str] = {}
-        """Steps with a condition; they may be skipped."""
-        self._rules = {task: _trigger_rule({**defaults, **task.options}) for task in dag.tasks.values()}
-        self.may_fail = {
-            edge.task
-            for task, rule in self._rules.items()
-            if rule in _RULES_AFTER_FAILURES and task.step is not None
-            for edge in _find_edges(task)
-        }
-        """Steps whose failure does not fail the execution, because a step after them runs nevertheless."""
-
-    def add(self, task: _Task) -> None:
-        edges = _find_edges(task)
-        before = list(dict.fromkeys(edge.task for edge in edges))
-        uncertain = [each for each in before if each in self.found or each in self.may_fail]
-        parts = [part for edge in edges if (part := self._choice(edge))]
-        parts = [_any(parts)] if len({edge.task for edge in edges if self._choice(edge)}) == 1 and parts else parts
-        match self._rules[task]:
-            case "all_success" | None:
-                parts += [f"{_step_reference(each)}.succeeded" for each in uncertain]
-            case "none_failed":
-                parts += [f"not {_step_reference(each)}.failed" for each in before if each in self.may_fail]
-            case "none_failed_min_one_success" | "none_failed_or_skipped":
-                parts += [f"not {_step_reference(each)}.failed" for each in before if each in self.may_fail]
-                if uncertain and len(uncertain) == len(before):
-                    parts.append(_any([f"{_step_reference(each)}.succeeded" for each in before]))
-            case "one_failed":
-                parts.append(_any([f"{_step_reference(each)}.failed" for each in before]))
-            case "all_failed":
-                parts += [f"{_step_reference(each)}.failed" for each in before]
-            case "one_success":
-                parts.append(_any([f"{_step_reference(each)}.succeeded" for each in before]))
-            case "none_skipped":
-                parts += [f"not {_step_reference(each)}.skipped" for each in before if each in self.found]
-            case _:  # all_done, or a rule that is reported
-                pass
-        if condition := " and ".join(dict.fromkeys(part for part in parts if part)):
-            self.found[task] = condition
-
-    def _choice(self, edge: _Edge) -> str:
-        """Return the condition under which a branch or short circuit lets the next task run."""
-        if edge.task.kind in _BRANCHES:
-            return f"{_step_reference(edge.task)}.output == {json.dumps(edge.next_id)}"
-        return f"{_step_reference(edge.task)}.output" if edge.task.kind in _SHORT_CIRCUITS else ""
-
-
-def _any(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"({' or '.join(parts)})" if parts else ""
-
-
-def _trigger_rule(options: Mapping[str, Any]) -> str | None:
-    """Return the trigger rule of a task; None if it is not in the file."""
-    rule = options.get("trigger_rule", "all_success")
-    return rule.last_name.lower() if isinstance(rule, Reference) else rule if isinstance(rule, str) else None
-
-
-def _find_predecessors(dag: _Dag) -> dict[_Task, set[_Task]]:
+def _find_predecessors(dag: Dag) -> dict[DagTask, set[DagTask]]:
     """Return for each task the steps that stand before it, directly or through others."""
-    found: dict[_Task, set[_Task]] = {}
+    found: dict[DagTask, set[DagTask]] = {}
     for task in dag.tasks.values():
-        seen: set[_Task] = set()
+        seen: set[DagTask] = set()
         waiting = [*task.upstream]
         while waiting:
             other = waiting.pop()
@@ -792,7 +667,7 @@ def _find_predecessors(dag: _Dag) -> dict[_Task, set[_Task]]:
     return found
 
 
-def _convert_step(result: ImportedDefinitions, task: _Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_step(result: ImportedDefinitions, task: DagTask, defaults: Mapping[str, Any]) -> dict[str, Any]:
     assert task.step is not None
     options = {**defaults, **task.options}
     step = {"name": task.id, **task.step} if task.step.get("job") != task.id else dict(task.step)
@@ -821,11 +696,11 @@ def _convert_step(result: ImportedDefinitions, task: _Task, defaults: Mapping[st
         step["timeout"] = format_seconds(limit)
     if isinstance(options.get("queue"), str):
         step["queue"] = options.pop("queue")
-    rule = _trigger_rule(options)
+    rule = trigger_rule(options)
     given_rule = options.pop("trigger_rule", None)
-    if rule not in _RULES_OF_SUCCESS | _RULES_AFTER_FAILURES:
+    if rule not in RULES_OF_SUCCESS | RULES_AFTER_FAILURES:
         result.omit(task.line, f"{task.id!r}: trigger_rule={show_value(given_rule)}; see `when`")
-    elif rule in ("one_failed", "one_success") and len(_find_edges(task)) > 1:
+    elif rule in ("one_failed", "one_success") and len(find_edges(task)) > 1:
         result.omit(task.line, f"{task.id!r}: {rule} starts when all tasks before it have ended, not at the first")
     for name in sorted(options.keys() - _DISPLAY_OPTIONS):
         if options[name] not in (None, False):
@@ -836,7 +711,7 @@ def _convert_step(result: ImportedDefinitions, task: _Task, defaults: Mapping[st
 _NO_VALUE = object()
 
 
-def _to_file_value(result: ImportedDefinitions, task: _Task, value: Any) -> Any:
+def _to_file_value(result: ImportedDefinitions, task: DagTask, value: Any) -> Any:
     """Return a value of a definition file; results of tasks become references."""
     if isinstance(value, list | tuple):
         found = [_to_file_value(result, task, each) for each in value]
@@ -844,7 +719,7 @@ def _to_file_value(result: ImportedDefinitions, task: _Task, value: Any) -> Any:
     if isinstance(value, dict):
         named = {name: _to_file_value(result, task, each) for name, each in value.items()}
         return _NO_VALUE if any(each is _NO_VALUE for each in named.values()) else named
-    if not isinstance(value, _Output):
+    if not isinstance(value, TaskOutput):
         return value.replace("${steps", "$${steps") if isinstance(value, str) else value
     if value.task.step is None:
         result.omit(task.line, f"{task.id!r}: its argument, the result of {value.task.id!r}, which is left out")
@@ -852,11 +727,11 @@ def _to_file_value(result: ImportedDefinitions, task: _Task, value: Any) -> Any:
     if value.task.step.get("kind") == "executable":
         text = "in Airflow it is the last line"
         result.omit(task.line, f"{task.id!r}: the result of {value.task.id!r} is all that the command writes; {text}")
-        return _Output(value.task, ("stdout", *value.parts)).to_reference()
+        return TaskOutput(value.task, ("stdout", *value.parts)).to_reference()
     return value.to_reference()
 
 
-def _seconds_of(result: ImportedDefinitions, task: _Task, name: str, value: Any, default: float) -> float:
+def _seconds_of(result: ImportedDefinitions, task: DagTask, name: str, value: Any, default: float) -> float:
     if value is None:
         return default
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
