@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-ROWS = re.findall(r"^\| (A\d\d) \| (.*?) \|", (FOLDER / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+TABLE = (FOLDER / "README.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| (A\d\d) \| (.*?) \|", TABLE, re.MULTILINE)
+SIZES = re.findall(r"^\| (A\d\d) \| (.*?) \| ([^|]*)with `scripts/proofs` \|$", TABLE, re.MULTILINE)
+"""Scenarios whose tests are smaller in the suite than in `scripts/proofs`."""
 
 
 def test_table_has_every_scenario_once() -> None:
@@ -17,3 +20,21 @@ def test_every_named_test_exists() -> None:
     for scenario, tests in ROWS:
         for path, name in re.findall(r"`([^`:]+)::(\w+)`", tests):
             assert f"def {name}(" in (FOLDER.parent / path).read_text(encoding="utf-8"), (scenario, path, name)
+
+
+def test_sizes_of_scenarios_are_those_of_their_tests() -> None:
+    assert {scenario for scenario, _, _ in SIZES} == {"A59"}
+    for scenario, tests, part in SIZES:
+        files = {path for path, _ in re.findall(r"`([^`:]+)::(\w+)`", tests)}
+        source = "".join((FOLDER.parent / path).read_text(encoding="utf-8") for path in files)
+        pairs = re.findall(r"times\(([\d_]+), in_a_proof=([\d_]+)\)", source)
+        found = [int(number) for pair in zip(*pairs, strict=True) for number in pair]
+        assert [int(number.replace(",", "")) for number in re.findall(r"[\d,]+", part)] == found, scenario
+
+
+def test_sizes_of_the_memory_scenario_are_those_of_its_test() -> None:
+    source = (FOLDER.parent / "runs/test_memory_use.py").read_text(encoding="utf-8")
+    found = re.search(r'"TENUTO_TEST_MEMORY_OBJECTS", "(\d+)"', source)
+    assert found is not None
+    small = int(found[1])
+    assert f"| {small:,} and {10 * small:,} objects" in TABLE
