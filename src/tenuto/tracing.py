@@ -125,8 +125,10 @@ def trace_id_of(policy: str) -> str | None:
 
 def _trace_api() -> Any:
     """Return the loaded `opentelemetry.trace`, or None if no provider is configured (the provider is a proxy)."""
-    api = sys.modules.get("opentelemetry.trace")
-    if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
+    api: Any = sys.modules.get("opentelemetry.trace")
+    if not hasattr(api, "get_tracer_provider"):  # not imported, or another thread is importing it
+        return None
+    if isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
         return None
     return api
 

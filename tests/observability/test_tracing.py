@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from itertools import pairwise
+from types import ModuleType
 from typing import Any
 from uuid import UUID
 
@@ -331,3 +333,16 @@ async def test_isolated_job_continues_the_trace_of_its_attempt(
         record = await app.wait(task, timeout=60)
     (run,) = recorder.named("run report_trace")
     assert record.output == f"00-{0xABC:032x}-{span_id(run):016x}-01"
+
+
+async def test_task_is_enqueued_while_another_thread_imports_opentelemetry(
+    app: Tenuto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module is known to the interpreter before it has its functions."""
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", ModuleType("opentelemetry.trace"))
+
+    @app.job
+    async def bake() -> None: ...
+
+    task = await app.enqueue(bake)
+    assert (await app.task(task.id)).name == "bake"
