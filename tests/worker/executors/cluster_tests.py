@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ import pytest
 
 from tenuto import Job, Tenuto
 from tenuto.clock import monotonic_seconds
+from tenuto.model.validation import MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, dump_json
 from tenuto.worker.executors import Executor, ExecutorContext
 from tenuto.worker.executors.cluster import ClusterExecutor, ClusterTiming
 from tenuto.worker.worker import Worker
 from tests.support.waiting import eventually
 from tests.worker.executors import conformance_jobs
-from tests.worker.executors.clusters import ROOT, Cluster
+from tests.worker.executors.clusters import ROOT, Cluster, kill_parent
 from tests.worker.executors.conformance import Conformance
 from tests.worker.executors.relay import Relay
 
@@ -288,6 +290,73 @@ class ClusterFaults:
             records = [await app.wait(task, timeout=90) for task in tasks]
         assert [record.output for record in records] == [0, 2, 4, 6, 8]
         assert all(record.attempt == 1 for record in records)
+
+    async def test_input_and_output_of_the_maximum_size_cross_over_and_larger_output_warns(self, app: Tenuto) -> None:
+        largest = MAX_INPUT_BYTES - len(dump_json({"text": "", "count": 3}, field="input"))
+        self._start_workers()
+        async with self.worker(app):
+            task = await app.enqueue(conformance_jobs.repeat, "x" * largest, 3)
+            record = await app.wait(task, timeout=60)
+            assert (record.state, record.output) == ("completed", "x" * (largest * 3))
+            half = "y" * ((MAX_OUTPUT_BYTES - 2) // 8)
+            record = await app.wait(await app.enqueue(conformance_jobs.repeat, half, 8), timeout=60)
+            assert record.state == "completed"
+            assert MAX_OUTPUT_BYTES - 8 <= len(str(record.output)) + 2 <= MAX_OUTPUT_BYTES
+            larger = await app.wait(await app.enqueue(conformance_jobs.repeat, half, 9), timeout=60)
+            assert str(larger.state) == "completed_with_warning", "the work itself is done"
+            assert f"larger than {MAX_OUTPUT_BYTES:,} bytes" in str(larger.error)
+
+    async def test_cluster_that_shrinks_while_busy_loses_one_attempt_and_runs_the_rest_in_turn(
+        self, app: Tenuto, tmp_path: Path
+    ) -> None:
+        self._cluster.kill_workers()
+        files = [tmp_path / "first", tmp_path / "second"]
+        async with self.worker(app):
+            for count in (1, 2):
+                self._cluster.start_worker(1)
+                await eventually(partial(self._is, app, slots=count), timeout=60, what="slots")
+            tasks = [await app.enqueue(conformance_jobs.tick, file) for file in files]
+            await eventually(lambda: all(ticks_of(file) for file in files), timeout=60)
+            self._cluster.kill_newest_worker()
+            await eventually(lambda: self._is(app, slots=1), timeout=60, what="one slot")
+
+            async def one_attempt_is_lost() -> bool:
+                return sum([await self._has_attempts(app, task.id, 1) for task in tasks]) == 1
+
+            await eventually(one_attempt_is_lost, timeout=60, what="the attempt of the killed worker is lost")
+            for task in tasks:
+                await app.cancel(task.id)
+            records = [await app.wait(task, timeout=60) for task in tasks]
+            assert [record.state for record in records] == ["cancelled", "cancelled"]
+            after = await app.enqueue(conformance_jobs.double, 4)
+            assert (await app.wait(after, timeout=60)).output == 8, "the slot that is left is free again"
+        attempts = [await app.attempts(task.id) for task in tasks]
+        assert sorted(each.reason or "" for found in attempts for each in found).count("lost") == 1
+
+    async def test_killed_parent_of_a_running_process_leaves_no_code_that_runs_twice(
+        self, app: Tenuto, tmp_path: Path
+    ) -> None:
+        """The code ends with its parent, or goes on under its lease; a further attempt starts only after its end."""
+        file = tmp_path / "ticks"
+        self._cluster.kill_workers()
+        self._cluster.start_worker(1)
+        async with self.worker(app):
+            task = await app.enqueue(conformance_jobs.tick, file)
+            await eventually(lambda: ticks_of(file), timeout=60)
+            first = pid_of(file)
+            kill_parent(first)
+            killed_at = monotonic_seconds()
+            self._cluster.start_worker(1)
+            await eventually(
+                lambda: pid_of(file) != first or monotonic_seconds() > killed_at + 2 * LEASE_SECONDS, timeout=60
+            )
+            await app.cancel(task.id)
+            record = await app.wait(task, timeout=60)
+            await eventually(lambda: self._is_quiet(file), timeout=30, what="no code runs")
+        assert record.state == "cancelled"
+        pids = [line.split()[0] for line in ticks_of(file)]
+        turns = [pid for number, pid in enumerate(pids) if number == 0 or pids[number - 1] != pid]
+        assert len(turns) == len(set(turns)) == record.attempt, "attempts ran one after the other"
 
     async def test_worker_ends_in_order_while_the_head_of_the_cluster_is_silent(
         self, app: Tenuto, tmp_path: Path

@@ -78,6 +78,13 @@ class Processes:
             self.kill(process)
 
 
+def kill_parent(pid: int) -> None:
+    """Kill the parent of a process: the main process of Celery, the nanny of Dask, the raylet of Ray."""
+    parent = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+    assert parent > 1
+    os.kill(parent, signal.SIGKILL)
+
+
 class Cluster(Protocol):
     """A cluster of an engine, whose parts tests start and kill."""
 
@@ -104,6 +111,8 @@ class Cluster(Protocol):
     def has_workers(self) -> bool: ...
 
     def kill_workers(self) -> None: ...
+
+    def kill_newest_worker(self) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -160,7 +169,10 @@ class DaskCluster:
 
     def kill_workers(self) -> None:
         while self._workers:
-            self._processes.kill(self._workers.pop())
+            self.kill_newest_worker()
+
+    def kill_newest_worker(self) -> None:
+        self._processes.kill(self._workers.pop())
 
     def stop(self) -> None:
         self._processes.stop()
@@ -213,7 +225,10 @@ class CeleryCluster:
 
     def kill_workers(self) -> None:
         while self._workers:
-            self._processes.kill(self._workers.pop())
+            self.kill_newest_worker()
+
+    def kill_newest_worker(self) -> None:
+        self._processes.kill(self._workers.pop())
 
     def stop(self) -> None:
         self._processes.stop()
@@ -265,7 +280,10 @@ class RayCluster:
 
     def kill_workers(self) -> None:
         while self._workers:
-            self._processes.kill(self._workers.pop())
+            self.kill_newest_worker()
+
+    def kill_newest_worker(self) -> None:
+        self._processes.kill(self._workers.pop())
 
     def stop(self) -> None:
         self._processes.stop()

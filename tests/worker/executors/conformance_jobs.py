@@ -93,6 +93,11 @@ def _tick(file: Path, number: int) -> None:
         ticks.write(f"{os.getpid()} {number}\n")
 
 
+@app.job
+async def repeat(text: str, count: int) -> str:
+    return text * count
+
+
 @app.job(retry=_at_once)
 async def tick(file: Path) -> None:
     """Run until stopped, and write a line for every iteration."""
