@@ -16,7 +16,7 @@ CROSS JOIN LATERAL (
 
 -- name: find_provisioning
 -- Find objects that a sync created and no import has seen, by the address of the imported object. If the system refused
--- to create the object because there is another one at the address, that other one is imported as an object of its own.
+-- to create the object because there is another one at the address, that other one is imported as a separate object.
 SELECT a.position, o.id, o.state, false AS is_same, o.metaverse_id, o.attributes, o.address, o.container
 FROM unnest($2::smallint[], $3::text[]) WITH ORDINALITY AS a (type_number, address_key, position)
 CROSS JOIN LATERAL (
