@@ -44,6 +44,7 @@ SLEEP_FUNCTIONS = {"asyncio.sleep", "time.sleep"}
 TESTS_THAT_SLEEP = {
     "worker/test_limit_handoff.py": "waits to show that something does not happen",
     "postgres/test_embedded_server.py": "measures how long a server lingers",
+    "web/browser/test_checks_execution.py": "samples the delay of changes on the screen",
 }
 """Test modules that may sleep for a fixed time, with the reason; others use `tests.support.waiting`."""
 SQL_STATEMENT = re.compile(r"\b(?:SELECT|UPDATE|DELETE\s+FROM|INSERT\s+INTO)\s")

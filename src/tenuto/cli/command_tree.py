@@ -47,7 +47,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Work": {
         "status": ("admin.status:show_status", "Show what is running and waiting, and what needs attention"),
-        "series": ("work.series:show_series", "Show how many attempts ended when, with outcomes, waits and durations"),
+        "series": ("admin.series:show_series", "Show how many attempts ended when, with outcomes, waits and durations"),
         "search": (
             "work.search:search_objects",
             "Find objects by the beginning of their id, or by a part of their name",
