@@ -18,7 +18,7 @@ from benchmarks.processes import ContenderFailed
 from benchmarks.queue_benchmarks import Size
 from tenuto import Tenuto
 from tenuto.clock import monotonic_seconds
-from tenuto.model.findings import Finding, Severity
+from tenuto.model.doctor_findings import Finding, Severity
 from tenuto.postgres.database import Database
 from tenuto.store import partitions
 

@@ -26,7 +26,7 @@ from benchmarks.queue_benchmarks import Size
 from tenuto import Step, Tenuto, every
 from tenuto.clock import monotonic_seconds
 from tenuto.ids import smallest_id_at
-from tenuto.model.findings import Finding, Severity
+from tenuto.model.doctor_findings import Finding, Severity
 from tenuto.model.partition_ranges import month_start
 from tenuto.postgres.database import Database
 from tenuto.store import partitions

@@ -26,7 +26,7 @@ from tenuto.postgres import embedded_server, scratch_databases
 from tenuto.postgres.database import Database
 from tenuto.postgres.scratch_databases import database_url as database_url
 from tenuto.store import partitions
-from tests.support.proofs import THOROUGH
+from tests.support.repetition_counts import THOROUGH
 from tests.support.temp_dirs import new_temp_dir, remove_stale_temp_dirs, stop_server_and_remove
 
 # The tests of Tenuto run without the extensions that are installed with it; `tests/identity` and `tests/notifications`

@@ -18,8 +18,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from tenuto import processes
+from tenuto.app_databases import Connections
 from tenuto.clock import SystemClock
-from tenuto.connections import Connections
 from tenuto.diagnostics.doctor import ReportProgress
 from tenuto.errors import Invalid, quoted
 from tenuto.extension import Extension, ExtensionServices
@@ -32,7 +32,7 @@ from tenuto.model.access.actors import Actor
 from tenuto.model.access.operation_context import IdempotencyKey, OperationCaller
 from tenuto.model.definitions.manifests import Manifest
 from tenuto.model.definitions.steps import MANIFEST, SCHEDULE
-from tenuto.model.findings import Finding
+from tenuto.model.doctor_findings import Finding
 from tenuto.observability.status import InstallationStatus
 from tenuto.operations.admin import backups
 from tenuto.operations.admin.api_keys import ApiKeys
@@ -41,14 +41,14 @@ from tenuto.operations.admin.backup_encryption import check_passphrase
 from tenuto.operations.admin.invitations import Invitations
 from tenuto.operations.admin.named_logs import Logs
 from tenuto.operations.admin.secrets import Secrets
+from tenuto.operations.bound_operation import OperationGroup
 from tenuto.operations.built_in_extensions import BUILT_IN
 from tenuto.operations.definitions.manifests import Manifests, check_manifest_step
 from tenuto.operations.definitions.plans import Plans
 from tenuto.operations.definitions.schedules import Schedules
 from tenuto.operations.events.approvals import Approvals
-from tenuto.operations.events.events import Events
+from tenuto.operations.events.external_events import Events
 from tenuto.operations.extension_operations import ExtensionOperations
-from tenuto.operations.operation import OperationGroup
 from tenuto.operations.reports import Reports
 from tenuto.operations.work.batches import Batch, Batches
 from tenuto.operations.work.bulk_operations import BulkOperations
@@ -58,7 +58,7 @@ from tenuto.operations.work.queues import QueueOperations
 from tenuto.operations.work.tasks import TaskOperations, Tasks
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
-from tenuto.postgres.servers.connector import ConnectionCheck
+from tenuto.postgres.servers.server_selection import ConnectionCheck
 from tenuto.registration import Registration
 from tenuto.scheduling import manifest_step, schedule_step
 from tenuto.service import health_file

@@ -29,16 +29,16 @@ from tenuto.observability.probe_server import ProbeServer
 from tenuto.observability.process_metrics import process_metrics
 from tenuto.observability.status import InstallationStatus
 from tenuto.postgres.database import Database
-from tenuto.postgres.servers.connector import ConnectionCheck
 from tenuto.postgres.servers.server_addresses import describe_address
+from tenuto.postgres.servers.server_selection import ConnectionCheck
 from tenuto.scheduling import firing
 from tenuto.scheduling.manifest_manager import ManifestManager
 from tenuto.scheduling.scheduler import Scheduler
 from tenuto.service.health_file import HealthFile
-from tenuto.service.history_watch import HistoryWatch
+from tenuto.service.lost_commit_watch import HistoryWatch
 from tenuto.service.polling_loop import PollingLoop, retry_until_database_answers
 from tenuto.service.process_identity import ProcessIdentity, register_process
-from tenuto.service.service import ProcessRole, Service, run_services
+from tenuto.service.service_protocol import ProcessRole, Service, run_services
 from tenuto.service.signals import ShutdownSignals
 from tenuto.settings import Settings, WorkerSettings, load_worker_settings
 from tenuto.store.work import workers

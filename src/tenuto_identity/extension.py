@@ -32,7 +32,7 @@ from tenuto.extension import (
 from tenuto.extras import require_extra
 
 if TYPE_CHECKING:
-    from tenuto_identity.operations.identity import IdentityOperations
+    from tenuto_identity.operations.identity_operations import IdentityOperations
     from tenuto_identity.settings import IdentitySettings
 
 
@@ -69,7 +69,7 @@ class Identity(Extension):
         ]
 
     def operations(self, services: ExtensionServices) -> IdentityOperations:
-        from tenuto_identity.operations.identity import IdentityOperations
+        from tenuto_identity.operations.identity_operations import IdentityOperations
 
         return IdentityOperations(services)
 

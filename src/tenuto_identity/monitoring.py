@@ -17,7 +17,7 @@ from tenuto.extension import (
 from tenuto.postgres.database import Database
 from tenuto_identity.model.containers import is_selected
 from tenuto_identity.runs.definition_snapshot import load_configuration
-from tenuto_identity.store import monitoring, previews, runs, session
+from tenuto_identity.store import monitoring, previews, runs, transaction_settings
 
 
 def doctor_checks() -> list[DoctorCheck]:
@@ -62,8 +62,8 @@ async def check_holds(examination: Examination) -> Finding:
 async def check_selection(examination: Examination) -> Finding:
     """Name objects whose type or container is no longer selected: they are frozen."""
     database = await examination.services.open_database()
-    counts = await session.read_with(database, monitoring.count_by_container)
-    configuration = await session.read_with(database, load_configuration)
+    counts = await transaction_settings.read_with(database, monitoring.count_by_container)
+    configuration = await transaction_settings.read_with(database, load_configuration)
     found: list[str] = []
     for each in counts:
         system = configuration.systems_by_number.get(each.system_number)
@@ -88,7 +88,7 @@ async def check_selection(examination: Examination) -> Finding:
 async def check_previews(examination: Examination) -> Finding:
     """Name scratch copies that no running preview uses."""
     database = await examination.services.open_database()
-    found = await session.read_with(database, previews.list_abandoned)
+    found = await transaction_settings.read_with(database, previews.list_abandoned)
     return Finding.from_details(
         "identity_previews",
         found,
@@ -103,7 +103,7 @@ async def check_previews(examination: Examination) -> Finding:
 async def check_runs(examination: Examination) -> Finding:
     """Name open runs whose task has ended."""
     database = await examination.services.open_database()
-    found = await session.read_with(database, runs.find_abandoned_runs)
+    found = await transaction_settings.read_with(database, runs.find_abandoned_runs)
     return Finding.from_details(
         "identity_runs",
         [f"{each.id}: {each.profile} of {each.system}, task {each.task_id}" for each in found],

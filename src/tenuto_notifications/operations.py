@@ -13,7 +13,7 @@ from tenuto.extension import ExtensionServices
 from tenuto.ids import new_id
 from tenuto.model.work.tasks import parse_duration_seconds
 from tenuto.operations.argument_checks import check_limit
-from tenuto.operations.operation import Operation, OperationGroup
+from tenuto.operations.bound_operation import Operation, OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto_notifications.collection.message_creation import create_message
 from tenuto_notifications.collection.topics import list_topics

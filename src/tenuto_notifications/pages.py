@@ -10,7 +10,7 @@ from uuid import UUID
 
 from tenuto.errors import Invalid
 from tenuto.extension import FoundObject, PageRequest
-from tenuto.web.components.kit import Action, FilterField, Listing, Table, path_of
+from tenuto.web.components.extension_kit import Action, FilterField, Listing, Table, path_of
 from tenuto_notifications.model.events import KINDS
 from tenuto_notifications.operations import DELIVERY_STATES, NotificationOperations, RuleView
 from tenuto_notifications.store.rules import SilenceRecord

@@ -1,6 +1,6 @@
 """Bad inputs over HTTP: each is refused with a problem, or stored and shown unchanged. Never a 5xx or a hang.
 
-The numbers are those of `tests/bad_inputs/register.py`.
+The numbers are those of `tests/bad_inputs/bad_input_list.py`.
 """
 
 from __future__ import annotations

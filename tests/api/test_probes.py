@@ -26,7 +26,7 @@ from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tenuto.observability.status import ReadinessCheck
 from tenuto.postgres.database import Database
 from tenuto.service.polling_loop import PollingLoop
-from tenuto.service.service import run_services
+from tenuto.service.service_protocol import run_services
 from tenuto.settings import load_settings
 from tenuto.store.reports import metrics
 from tenuto.store.work import workers

@@ -20,10 +20,10 @@ from tenuto.ids import new_id
 from tenuto.model.access.actors import Role
 from tenuto.model.access.operation_context import OperationContext
 from tenuto.model.events.approvals import Decision
+from tenuto.operations.bound_operation import OperationGroup
 from tenuto.operations.definitions.manifests import build_manifest
 from tenuto.operations.definitions.plans import read_declarations
 from tenuto.operations.definitions.schedules import schedule_definition
-from tenuto.operations.operation import OperationGroup
 from tenuto.postgres.database import Connection, Database
 from tenuto.settings import load_settings
 from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry

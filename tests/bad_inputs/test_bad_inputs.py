@@ -25,8 +25,8 @@ from tenuto.cli.command_tree import run
 from tests.api.conftest import ApiClient, assert_problem
 from tests.api.test_bad_inputs import REQUESTS
 from tests.bad_inputs import cli_cases, http_cases
+from tests.bad_inputs.bad_input_list import COVERED_BY_TESTS, MENTIONED_IN_TESTS, TITLES, find_missing
 from tests.bad_inputs.cli_cases import CliCase
-from tests.bad_inputs.register import COVERED_BY_TESTS, MENTIONED_IN_TESTS, TITLES, find_missing
 from tests.cli.conftest import TASKS, CommandResult, clean_environment
 
 T = TypeVar("T")

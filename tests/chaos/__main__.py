@@ -14,7 +14,7 @@ import signal
 import sys
 
 from tests.chaos.chaos_run import open_chaos_run
-from tests.chaos.pace import RunSize
+from tests.chaos.run_size import RunSize
 
 
 def main() -> int:

@@ -15,8 +15,8 @@ from tests.chaos.faults import Faults
 from tests.chaos.feature_jobs import TRIGGERS
 from tests.chaos.jobs import TRIGGERED_MANIFESTS, app
 from tests.chaos.load import Load
-from tests.chaos.pace import Pace, Progress, RunSize
 from tests.chaos.report import Report
+from tests.chaos.run_size import Pace, Progress, RunSize
 from tests.chaos.task_audit import Auditor
 
 STALL_SECONDS = 90.0

@@ -20,7 +20,7 @@ from tenuto.audit import keys as auditkeys
 from tenuto.diagnostics.core_checks import Limits
 from tenuto.diagnostics.statement_checks import CHECKS as DOCTOR_CHECKS
 from tenuto.ids import smallest_id_at
-from tenuto.model.findings import Severity
+from tenuto.model.doctor_findings import Severity
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings
 from tenuto.store.access import audit_log as trail

@@ -24,11 +24,11 @@ from tests.chaos.feature_jobs import DATA, METER_COUNT, step_ledger_path
 from tests.chaos.jobs import CANARY, FIRE_ALL, NARROW_KEY
 from tests.chaos.notification_receiver import EACH, GROUPED
 from tests.chaos.oracle import due_instants
-from tests.chaos.pace import RunSize
 from tests.chaos.report import ALLOWED, MUST_BE_ZERO
+from tests.chaos.run_size import RunSize
 from tests.chaos.task_audit import Auditor
 from tests.races.processes import ROOT
-from tests.support.proofs import seed, times
+from tests.support.repetition_counts import seed, times
 from tests.support.waiting import eventually_blocking
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.chaos.pace import DEFAULT_COUNT, TASKS_PER_KILL, Pace, Progress, RunSize
+from tests.chaos.run_size import DEFAULT_COUNT, TASKS_PER_KILL, Pace, Progress, RunSize
 
 counts = st.none() | st.integers(1, 100) | st.integers(1, 1_000_000)
 sizes = st.builds(RunSize, seconds=st.none() | st.floats(0, 5000), tasks=counts, kills=counts)

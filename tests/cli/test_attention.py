@@ -13,7 +13,7 @@ import pytest
 from tenuto import Step, Tenuto, every, manual
 from tenuto.diagnostics.attention import ATTENTION_KINDS, AttentionCode
 from tenuto.ids import new_id
-from tenuto.model.findings import Severity
+from tenuto.model.doctor_findings import Severity
 from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings

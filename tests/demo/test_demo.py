@@ -12,7 +12,7 @@ from tenuto import Tenuto
 from tenuto.cli.admin.services import open_browser
 from tenuto.demo.application import BILLS, INSTALLATION_NAME, MAIL_QUEUE, NIGHTLY
 from tenuto.demo.preparation import prepare_demo
-from tenuto.model.findings import Severity
+from tenuto.model.doctor_findings import Severity
 from tests.support.errors import raises_code
 
 

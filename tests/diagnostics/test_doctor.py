@@ -19,7 +19,7 @@ from tenuto.clock import SystemClock
 from tenuto.diagnostics.core_checks import Limits
 from tenuto.diagnostics.statement_checks import CHECKS
 from tenuto.ids import new_id, smallest_id_at
-from tenuto.model.findings import Finding, Severity
+from tenuto.model.doctor_findings import Finding, Severity
 from tenuto.model.partition_ranges import PartitionPeriod
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings, load_settings

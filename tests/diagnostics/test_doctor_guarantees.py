@@ -18,7 +18,7 @@ from tenuto.diagnostics import deep_checks
 from tenuto.diagnostics.attention import AttentionCode
 from tenuto.diagnostics.statement_checks import CHECKS
 from tenuto.model.definitions.schedules import ScheduleDefinition
-from tenuto.model.findings import Finding, Severity
+from tenuto.model.doctor_findings import Finding, Severity
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from tenuto.diagnostics.core_checks import Limits
-from tenuto.model.findings import Finding, Severity
+from tenuto.model.doctor_findings import Finding, Severity
 from tenuto.model.triggers import every
 from tenuto.operations.work import batches
 from tenuto.postgres.database import Database

@@ -12,7 +12,7 @@ from tenuto.definitions import schedule_definitions
 from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.ids import new_id
 from tenuto.model.definitions.schedules import ScheduleDefinition
-from tenuto.model.findings import Severity
+from tenuto.model.doctor_findings import Severity
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from tenuto import Step, Tenuto, every, manual
-from tenuto.model.definitions.obstacles import Obstacle, ObstacleKind, describe_obstacle, obstacle_remedy
-from tenuto.model.findings import Severity
+from tenuto.model.definitions.blocking_reasons import Obstacle, ObstacleKind, describe_obstacle, obstacle_remedy
+from tenuto.model.doctor_findings import Severity
 from tests.support.manifests import claim_runs, finish_task
 from tests.support.tasks import Register
 

@@ -17,7 +17,7 @@ from tenuto.diagnostics.reasons import Diagnosis, ReasonCode
 from tenuto.errors import NotFound
 from tenuto.ids import new_id
 from tests.support.errors import raises_code
-from tests.support.known_values import known
+from tests.support.require_value import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 

@@ -48,7 +48,7 @@ MODULES_WITH_BROAD_EXCEPT = {
     "jobs/redaction.py",
     "jobs/runner.py",
     "jobs/workflows/failures.py",
-    "jobs/workflows/run.py",
+    "jobs/workflows/workflow_run.py",
     "postgres/write_coalescer.py",
     "service/polling_loop.py",
     "service/quarantine.py",

@@ -28,7 +28,7 @@ from tenuto.extension import (
 )
 from tenuto.jobs.context import Context
 from tenuto.maintenance.housekeeping import RETENTION, Housekeeping
-from tenuto.model.findings import Severity
+from tenuto.model.doctor_findings import Severity
 from tenuto.observability.event_feed import ChangeDetector
 from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.postgres.database import Connection, Database

@@ -15,8 +15,8 @@ from tenuto.cli.app_loader import load_app
 from tenuto.errors import Invalid, NotFound, SchemaBehind
 from tenuto.extension import Extension, ExtensionServices, Retention, StepKind
 from tenuto.extension.registry import ExtensionRegistry, is_compatible
+from tenuto.operations.bound_operation import OperationGroup
 from tenuto.operations.definitions.schedules import schedule_definition
-from tenuto.operations.operation import OperationGroup
 from tenuto.postgres.database import Database
 from tenuto.settings import load_section
 from tenuto.version import __version__

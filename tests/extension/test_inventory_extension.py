@@ -23,7 +23,7 @@ from tenuto.definitions.document_parser import parse_document
 from tenuto.errors import Conflict, Invalid
 from tenuto.maintenance.housekeeping import Housekeeping
 from tenuto.model.access.actors import Role
-from tenuto.model.findings import Severity
+from tenuto.model.doctor_findings import Severity
 from tenuto.observability.event_feed import ChangeDetector, EventFeed
 from tenuto.operations.definitions.plans import Declarations, read_declarations
 from tenuto.operations.definitions.schedules import schedule_definition

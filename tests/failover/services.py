@@ -21,8 +21,8 @@ from tests.failover.process_launcher import PORT
 from tests.races import jobs
 from tests.races.effect_ledger import Ledger, overlaps
 from tests.races.invariants import violated_invariants
-from tests.races.observer import Observer
 from tests.races.processes import ProcessPool, WorkerProcess, Workers
+from tests.races.table_queries import Observer
 from tests.support.replication import free_port
 from tests.support.waiting import eventually
 

@@ -13,7 +13,7 @@ from tenuto import Job, Tenuto
 from tenuto.errors import StoreError
 from tenuto.settings import load_settings
 from tests.failover.test_lost_commits import task_ids
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 from tests.support.replication import Cluster, Server, until_streaming
 from tests.support.waiting import eventually
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import asyncpg
 
 from tenuto import Context, Step, Tenuto, cron
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 from tests.support.replication import Cluster, Server
 from tests.support.waiting import eventually
 

@@ -12,15 +12,15 @@ import pytest
 from tenuto import Tenuto
 from tenuto.errors import Unavailable
 from tenuto.model.access.actors import Role
-from tenuto.model.findings import Severity
+from tenuto.model.doctor_findings import Severity
 from tenuto.postgres.database import Database
-from tenuto.service.history_watch import HistoryWatch, read_mark
+from tenuto.service.lost_commit_watch import HistoryWatch, read_mark
 from tenuto.service.process_identity import ProcessIdentity
 from tests.failover.process_launcher import PORT
 from tests.failover.services import services_under_load
 from tests.races.effect_ledger import Ledger
-from tests.races.observer import Observer
 from tests.races.processes import ProcessPool, Workers
+from tests.races.table_queries import Observer
 from tests.support.errors import raises_code
 from tests.support.replication import Cluster, Server, free_port
 from tests.support.waiting import eventually

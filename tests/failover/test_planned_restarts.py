@@ -15,7 +15,7 @@ import pytest
 from tests.failover.services import assert_nothing_lost_repeated_or_skipped, services_under_load
 from tests.races.effect_ledger import Ledger
 from tests.races.processes import ProcessPool
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 from tests.support.replication import Cluster, Server, free_port
 from tests.support.waiting import eventually
 

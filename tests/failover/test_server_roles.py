@@ -6,14 +6,14 @@ import asyncio
 
 from tenuto.errors import Unavailable
 from tenuto.postgres.database import Connection, Database
-from tenuto.postgres.servers import connector
+from tenuto.postgres.servers import server_selection
 from tests.support.errors import raises_code
 from tests.support.replication import Cluster
 from tests.support.waiting import eventually
 
 
 async def port_of(url: str) -> int:
-    connection = await connector.connect(url, timeout=10)
+    connection = await server_selection.connect(url, timeout=10)
     found: int = await connection.fetchval("SELECT inet_server_port()")
     await connection.close()
     return found

@@ -13,9 +13,9 @@ from tenuto.postgres import migrator, scratch_databases
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.migrator import Component
 from tenuto_identity.extension import Identity
-from tenuto_identity.store import session
+from tenuto_identity.store import transaction_settings
 from tests.conftest import database_name
-from tests.identity.site import Site, open_site
+from tests.identity.scenario_site import Site, open_site
 
 _number = count(1)
 
@@ -53,7 +53,7 @@ async def url(server: str, identity_template: str) -> AsyncIterator[str]:
 @pytest.fixture
 async def connection(database: Database) -> AsyncIterator[Connection]:
     """A connection in a transaction on the tables of identity synchronisation."""
-    async with database.connection() as connection, session.transaction(connection):
+    async with database.connection() as connection, transaction_settings.transaction(connection):
         yield connection
 
 

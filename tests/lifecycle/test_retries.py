@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tenuto import Context, PermanentFailure, RetryLater, RetryPolicy, Tenuto
-from tests.support.known_values import known
+from tests.support.require_value import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 

@@ -15,7 +15,7 @@ from tenuto.model.work.rollups import HISTOGRAM_BOUNDS, Dimension, add_histogram
 from tenuto.postgres.database import Database
 from tenuto.store.work import rollups
 from tests.support.model_values import NOON
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 
 INSERT = """
 INSERT INTO tenuto.activities (id, task_id, attempt, status, final, kind, name, queue, priority, created_at, run_at,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tenuto.model.database_history import FoundHistory, HistoryVerdict, SeenHistory, judge_history
+from tenuto.model.lost_commits import FoundHistory, HistoryVerdict, SeenHistory, judge_history
 
 AT = datetime(2027, 1, 1, tzinfo=UTC)
 

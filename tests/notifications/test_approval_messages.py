@@ -13,8 +13,8 @@ from tenuto import Actor, Role, Step, Tenuto, manual
 from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.store.events.approvals import ApprovalRecord
 from tenuto.web.server import web_server
+from tests.notifications.failing_schedule import assert_stored_nowhere, delivered, operations_of, webhook_rule
 from tests.notifications.receivers import MailServer, WebhookReceiver
-from tests.notifications.site import assert_stored_nowhere, delivered, operations_of, webhook_rule
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 

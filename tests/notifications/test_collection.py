@@ -13,9 +13,7 @@ import pytest
 from tenuto import RetryPolicy, Tenuto
 from tenuto.ids import new_id
 from tenuto_notifications.model.dispatch import Decision
-from tests.notifications.killed_process import add_pager
-from tests.notifications.receivers import MailServer, WebhookReceiver
-from tests.notifications.site import (
+from tests.notifications.failing_schedule import (
     add_broken_job,
     add_schedule,
     collector_of,
@@ -26,6 +24,8 @@ from tests.notifications.site import (
     run_schedule,
     webhook_rule,
 )
+from tests.notifications.killed_process import add_pager
+from tests.notifications.receivers import MailServer, WebhookReceiver
 from tests.support.waiting import eventually
 
 

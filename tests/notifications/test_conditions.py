@@ -15,8 +15,7 @@ from tenuto_notifications.model.dispatch import Decision, Group, decide
 from tenuto_notifications.model.filter_matching import matches
 from tenuto_notifications.model.rules import parse_rule
 from tenuto_notifications.store import rules
-from tests.notifications.receivers import WebhookReceiver
-from tests.notifications.site import (
+from tests.notifications.failing_schedule import (
     add_broken_job,
     add_schedule,
     collector_of,
@@ -26,6 +25,7 @@ from tests.notifications.site import (
     run_schedule,
     webhook_rule,
 )
+from tests.notifications.receivers import WebhookReceiver
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 

@@ -15,8 +15,8 @@ from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.postgres.migrator import Component
 from tenuto_notifications.extension import Notifications
+from tests.notifications.failing_schedule import add_broken_job, delivered, webhook_rule
 from tests.notifications.receivers import WebhookReceiver
-from tests.notifications.site import add_broken_job, delivered, webhook_rule
 from tests.races.disposable_server import DisposableServer
 from tests.support.http_site import ReceivedRequest, Send, make_response
 from tests.support.waiting import eventually

@@ -13,8 +13,14 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.ids import new_id
+from tests.notifications.failing_schedule import (
+    add_broken_job,
+    assert_stored_nowhere,
+    delivered,
+    operations_of,
+    webhook_rule,
+)
 from tests.notifications.receivers import MailServer, WebhookReceiver
-from tests.notifications.site import add_broken_job, assert_stored_nowhere, delivered, operations_of, webhook_rule
 from tests.support.errors import raises_code
 from tests.support.http_site import make_response
 from tests.support.waiting import eventually

@@ -8,8 +8,8 @@ from tenuto import Tenuto
 from tenuto.definitions.crontab_import import import_crontab
 from tenuto.definitions.document_parser import parse_document
 from tenuto.operations.definitions.plans import read_declarations
+from tests.notifications.failing_schedule import delivered, operations_of
 from tests.notifications.receivers import MailServer
-from tests.notifications.site import delivered, operations_of
 from tests.support.waiting import eventually
 
 CRONTAB = """\

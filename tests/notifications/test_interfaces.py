@@ -20,8 +20,7 @@ from tenuto.operations.definitions.plans import Declarations, read_declarations
 from tenuto.web.server import web_server
 from tenuto_notifications.store import messages, rules, sources
 from tests.api.conftest import HOST, ApiClient, assert_problem
-from tests.notifications.receivers import WebhookReceiver
-from tests.notifications.site import (
+from tests.notifications.failing_schedule import (
     add_broken_job,
     add_schedule,
     delivered,
@@ -29,6 +28,7 @@ from tests.notifications.site import (
     run_schedule,
     webhook_rule,
 )
+from tests.notifications.receivers import WebhookReceiver
 from tests.support import warm_process
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
@@ -310,13 +310,13 @@ async def test_retention_deletes_old_records_and_keeps_open_ones(app: Tenuto) ->
 
 @pytest.mark.parametrize("module", [messages, rules, sources])
 async def test_statements_prepare_and_their_columns_fit_the_records(app: Tenuto, module: Any) -> None:
-    from tenuto.store import records
+    from tenuto.store import row_mapping
 
     database = await app.open()
     async with database.connection() as connection:
         for _, statement in module.SQL:
             await connection.prepare(statement)
-        for mapper in records._registered:
+        for mapper in row_mapping._registered:
             if not mapper.record_type.__module__.startswith(module.__name__):
                 continue
             for statement in mapper.statements:

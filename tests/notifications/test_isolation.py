@@ -16,7 +16,7 @@ from tenuto_notifications.collection.failure_isolation import FailureLog, record
 from tenuto_notifications.model.messages import ListedEvent, compose
 from tenuto_notifications.model.rules import parse_rule
 from tenuto_notifications.store.messages import NewEvent
-from tests.notifications.site import (
+from tests.notifications.failing_schedule import (
     add_broken_job,
     collector_of,
     events_of,

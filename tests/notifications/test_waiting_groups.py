@@ -14,7 +14,7 @@ from tenuto_notifications.model.dispatch import Decision, Group, decide
 from tenuto_notifications.model.rules import load_rule
 from tenuto_notifications.store import messages
 from tenuto_notifications.store.messages import NewEvent
-from tests.notifications.site import collector_of, operations_of, webhook_rule
+from tests.notifications.failing_schedule import collector_of, operations_of, webhook_rule
 
 NOWHERE = "http://127.0.0.1:9/"
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)

@@ -18,7 +18,7 @@ from tenuto.observability import event_sources
 from tenuto.observability.event_feed import ChangeDetector, EventBatch, EventFeed, Subscription
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
-from tenuto.store.reports import changes
+from tenuto.store.reports import changed_objects
 from tests.support.service_fixtures import WorkerFactory
 
 ALL = frozenset({*(topic for each in event_sources.TOPICS for topic in each.topics), event_sources.RESET})
@@ -103,14 +103,14 @@ async def test_change_detector_reads_all_pages_and_resets_above_its_limit(databa
 def record_queries(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Return a list that receives an entry for each query of ended executions."""
     queries: list[object] = []
-    list_ended_executions = changes.list_ended_executions
+    list_ended_executions = changed_objects.list_ended_executions
 
-    async def record(*arguments: Any) -> list[changes.ExecutionChange]:
+    async def record(*arguments: Any) -> list[changed_objects.ExecutionChange]:
         queries.append(arguments)
         await asyncio.sleep(0)
         return await list_ended_executions(*arguments)
 
-    monkeypatch.setattr(changes, "list_ended_executions", record)
+    monkeypatch.setattr(changed_objects, "list_ended_executions", record)
     return queries
 
 

@@ -17,7 +17,7 @@ from tenuto.errors import Conflict, Invalid
 from tenuto.observability import probe_server as module
 from tenuto.observability.probe_server import ProbeServer
 from tenuto.postgres.database import Database
-from tenuto.service.service import run_services
+from tenuto.service.service_protocol import run_services
 from tenuto.settings import load_settings
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually

@@ -12,7 +12,7 @@ import pytest
 
 from tenuto.errors import StoreError, Unavailable
 from tenuto.postgres.database import Database
-from tenuto.postgres.servers import connector
+from tenuto.postgres.servers import server_selection
 from tests.support.errors import raises_code
 
 
@@ -32,11 +32,13 @@ def also(url: str, port: int) -> str:
 
 async def test_server_that_does_not_answer_hides_no_other(url: str, silent_port: int) -> None:
     began = time.monotonic()
-    first = await connector.connect(also(url, silent_port), timeout=10)
+    first = await server_selection.connect(also(url, silent_port), timeout=10)
     second_began = time.monotonic()
-    second = await connector.connect(also(url, silent_port), timeout=10)
+    second = await server_selection.connect(also(url, silent_port), timeout=10)
     assert second_began - began < 8, "the second server is tried before the time limit"
-    assert time.monotonic() - second_began < connector._NEXT_SERVER_SECONDS, "the server used last is tried first"
+    assert time.monotonic() - second_began < server_selection._NEXT_SERVER_SECONDS, (
+        "the server used last is tried first"
+    )
     await first.close()
     await second.close()
 
@@ -79,7 +81,7 @@ async def test_connection_over_tcp_breaks_when_the_machine_vanishes() -> None:
     async with server:
         port = server.sockets[0].getsockname()[1]
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-        connector._limit_silence(writer.get_extra_info("socket"))
+        server_selection._limit_silence(writer.get_extra_info("socket"))
         found = writer.get_extra_info("socket")
         options = [
             found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
@@ -100,10 +102,10 @@ async def test_connection_that_became_read_only_is_replaced(url: str) -> None:
 
 async def test_built_in_types_are_read_once_per_process(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver reads the types of arrays on every connection."""
-    monkeypatch.setattr(connector, "_built_in_types", {})
+    monkeypatch.setattr(server_selection, "_built_in_types", {})
     reads, found = [], []
     for _ in range(2):
-        connection = await connector.connect(url)
+        connection = await server_selection.connect(url)
         for statement, value in (
             ("SELECT $1::uuid[]", []),
             ("SELECT $1::timestamptz[]", None),

@@ -11,9 +11,9 @@ import pytest
 
 from tests.races.effect_ledger import Ledger
 from tests.races.interleaving import InterleavedDatabase
-from tests.races.observer import Observer
 from tests.races.processes import ProcessPool, Workers
 from tests.races.proxy import Proxy
+from tests.races.table_queries import Observer
 
 
 @pytest.fixture(scope="session")

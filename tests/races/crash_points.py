@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from tenuto import Tenuto
 from tenuto.postgres.database import Connection, Database
 from tenuto.settings import Settings
-from tenuto.store.events import events
+from tenuto.store.events import external_events
 from tenuto.store.work import executions, step_checkpoints, task_creation, tasks, workers
 from tenuto.worker import watchdog
 
@@ -19,7 +19,7 @@ EXIT_CODE = 9
 
 _STATEMENT_NAMES = {
     text: name
-    for sql in (tasks.SQL, executions.SQL, workers.SQL, step_checkpoints.SQL, events.SQL, task_creation.SQL)
+    for sql in (tasks.SQL, executions.SQL, workers.SQL, step_checkpoints.SQL, external_events.SQL, task_creation.SQL)
     for name, text in sql
 }
 

@@ -24,10 +24,10 @@ from tenuto.store.work import activities
 from tests.races import jobs
 from tests.races.effect_ledger import Ledger
 from tests.races.invariants import assert_invariants_hold
-from tests.races.observer import Observer
 from tests.races.processes import Workers
+from tests.races.table_queries import Observer
 from tests.races.task_actions import ACTOR, claim, complete, enqueue, fail
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

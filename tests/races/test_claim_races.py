@@ -11,9 +11,9 @@ from tenuto import Tenuto
 from tests.races import jobs
 from tests.races.effect_ledger import Effect, Ledger, overlaps, peak_concurrency
 from tests.races.invariants import assert_all_completed
-from tests.races.observer import Observer
 from tests.races.processes import Workers
-from tests.support.proofs import times
+from tests.races.table_queries import Observer
+from tests.support.repetition_counts import times
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from tests.races import jobs
 from tests.races.crash_points import EXIT_CODE
 from tests.races.effect_ledger import Ledger, overlaps
 from tests.races.invariants import assert_all_completed
-from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
+from tests.races.table_queries import Observer
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

@@ -22,10 +22,10 @@ from tests.races import jobs
 from tests.races.disposable_server import DisposableServer
 from tests.races.effect_ledger import Ledger, overlaps
 from tests.races.invariants import assert_all_completed
-from tests.races.observer import Observer
 from tests.races.processes import ProcessPool, Workers
 from tests.races.proxy import Proxy
-from tests.support.proofs import seed, times
+from tests.races.table_queries import Observer
+from tests.support.repetition_counts import seed, times
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

@@ -27,9 +27,9 @@ from tenuto.store.work import dead_letters as dead_letter_rows
 from tenuto.store.work import tasks as store
 from tests.races import jobs
 from tests.races.interleaving import InterleavedDatabase, interleavings
-from tests.races.observer import Observer
 from tests.races.processes import Workers
 from tests.races.proxy import Proxy
+from tests.races.table_queries import Observer
 from tests.support.manifests import (
     ANA,
     LEASE,

@@ -12,13 +12,13 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.errors import Unavailable
-from tenuto.model.findings import Severity
+from tenuto.model.doctor_findings import Severity
 from tests.races import jobs
 from tests.races.disposable_server import DisposableServer
 from tests.races.effect_ledger import Ledger
 from tests.races.invariants import assert_all_completed
-from tests.races.observer import Observer
 from tests.races.processes import ProcessPool, Workers
+from tests.races.table_queries import Observer
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

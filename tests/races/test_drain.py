@@ -14,10 +14,10 @@ from tenuto.service.signals import EXIT_LOST_CONTROL
 from tests.races import jobs
 from tests.races.effect_ledger import Ledger, overlaps
 from tests.races.invariants import assert_all_completed, assert_invariants_hold
-from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
 from tests.races.proxy import Proxy
-from tests.support.proofs import times
+from tests.races.table_queries import Observer
+from tests.support.repetition_counts import times
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

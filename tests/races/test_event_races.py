@@ -22,9 +22,9 @@ from tenuto.model.events.event_names import EventWait, WaitOutcome
 from tenuto.model.work.tasks import Deferral, Outcome, OutcomeStatus, Settlement, Task, WaitKey
 from tenuto.operations.events.approvals import Approvals
 from tenuto.postgres.database import Connection, Database
-from tenuto.store.events import approvals, events
+from tenuto.store.events import approvals, external_events
 from tenuto.store.events.approvals import NewApproval
-from tenuto.store.events.events import NewEvent, WaitRecord
+from tenuto.store.events.external_events import NewEvent, WaitRecord
 from tests.races.interleaving import InterleavedDatabase, interleavings
 from tests.races.task_actions import ACTOR, claim, enqueue
 from tests.support.waiting import eventually
@@ -44,7 +44,7 @@ def wait_of(database: Database, key: str, *, seconds: float = 3600) -> EventWait
 
 
 def register(task: Task, key: str) -> Action:
-    return lambda database: events.register_wait(database, task, wait_of(database, key), database.clock.now())
+    return lambda database: external_events.register_wait(database, task, wait_of(database, key), database.clock.now())
 
 
 def park(task: Task) -> Action:
@@ -72,15 +72,15 @@ def send(key: str, id: UUID) -> Action:
     async def send_event(database: Database) -> bool:
         now = database.clock.now()
         new = NewEvent(id, "paid", key, '{"amount": 1}', now, now + timedelta(days=1), ACTOR)
-        return await database.transaction(lambda connection: events.send_event(connection, new))
+        return await database.transaction(lambda connection: external_events.send_event(connection, new))
 
     return send_event
 
 
 async def assert_received_once(database: Database, task: Task, event_id: UUID, found: WaitRecord | None) -> None:
     """Check that the task has received the event, and continues."""
-    (wait,) = await events.list_waits_of_task(database, task.id)
-    event = await events.find_event(database, event_id)
+    (wait,) = await external_events.list_waits_of_task(database, task.id)
+    event = await external_events.find_event(database, event_id)
     assert event is not None
     assert (wait.outcome, wait.event_id, event.delivery_count) == (WaitOutcome.RECEIVED, event_id, 1)
     state = await database.fetch_value("SELECT state FROM tenuto.tasks WHERE id = $1", task.id)
@@ -260,7 +260,7 @@ async def test_wait_of_a_lost_attempt_is_not_registered(db: Database, worker_id:
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp()")
     with pytest.raises(StaleLease):
         await register(task, "order")(db)
-    assert await events.list_waits_of_task(db, task.id) == []
+    assert await external_events.list_waits_of_task(db, task.id) == []
 
 
 async def test_worker_that_loses_the_task_while_it_begins_to_wait_stores_no_wait(db: Database, worker_id: UUID) -> None:
@@ -286,7 +286,7 @@ async def test_wait_past_its_deadline_receives_nothing(db: Database, worker_id: 
     await register(task, "order")(db)
     await db.write_all("UPDATE tenuto.event_waits SET expires_at = now() - interval '1 s'")
     assert await send("order", event_id)(db)
-    event = await events.find_event(db, event_id)
+    event = await external_events.find_event(db, event_id)
     assert event is not None
     assert event.delivery_count == 0
     assert (await register(task, "order")(db)).outcome is WaitOutcome.TIMED_OUT
@@ -301,5 +301,5 @@ async def test_event_does_not_shorten_the_delay_of_a_retry(db: Database, worker_
     )
     assert await send("order", new_id())(db)
     assert await db.fetch_value("SELECT state FROM tenuto.tasks WHERE id = $1", task.id) == "scheduled"
-    (wait,) = await events.list_waits_of_task(db, task.id)
+    (wait,) = await external_events.list_waits_of_task(db, task.id)
     assert wait.outcome is WaitOutcome.RECEIVED

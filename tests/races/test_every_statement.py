@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from tenuto.errors import Conflict, NotFound, StaleLease
-from tenuto.model.findings import Severity
+from tenuto.model.doctor_findings import Severity
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tests.races.execution_actions import violated_invariants

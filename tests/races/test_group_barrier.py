@@ -21,7 +21,7 @@ from tenuto.model.work.tasks import Task
 from tenuto.postgres.database import Database
 from tests.races.execution_actions import create_executions, create_plan, run_to_end, violated_invariants
 from tests.races.task_actions import ACTOR, claim, complete
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 
 pytestmark = [pytest.mark.usefixtures("one_completion_path"), pytest.mark.slow]
 

@@ -21,8 +21,8 @@ from tenuto.postgres.database import Database
 from tenuto.store.definitions import manifests
 from tenuto.store.definitions.manifests import ALL_MANIFESTS, GroupSettings, StoredManifest
 from tests.races.effect_ledger import Effect, Ledger, overlaps, peak_concurrency
-from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
+from tests.races.table_queries import Observer
 from tests.support.manifests import ANA, NOON, create_manifest, run_in_transaction
 
 pytestmark = pytest.mark.slow

@@ -26,8 +26,8 @@ from tenuto.scheduling.manifest_manager import new_run
 from tenuto.store.definitions import manifests
 from tenuto.store.work import task_creation
 from tests.races.interleaving import InterleavedDatabase, interleavings
-from tests.races.observer import Observer
 from tests.races.processes import Workers
+from tests.races.table_queries import Observer
 from tests.support.manifests import (
     ANA,
     claim_runs,
@@ -39,7 +39,7 @@ from tests.support.manifests import (
     read_table,
     start_run,
 )
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 from tests.support.tasks import Register
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tenuto import Step, Tenuto, manual
-from tests.races.observer import Observer
 from tests.races.processes import Workers, is_running
+from tests.races.table_queries import Observer
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ import pytest
 from tenuto import Tenuto
 from tenuto.model.work.rate_limits import parse_rate_limit
 from tests.races import jobs
-from tests.races.observer import Observer
 from tests.races.processes import Workers
+from tests.races.table_queries import Observer
 
 pytestmark = pytest.mark.slow
 PERIODS = {"s": timedelta(seconds=1), "m": timedelta(minutes=1)}

@@ -18,10 +18,10 @@ from tenuto.postgres.database import Database
 from tenuto.steps.built_in_kinds import resolve_definition
 from tests.races import jobs
 from tests.races.execution_actions import violated_invariants
-from tests.races.observer import Observer
 from tests.races.processes import Workers
+from tests.races.table_queries import Observer
 from tests.races.task_actions import ACTOR
-from tests.support.proofs import THOROUGH, seed, times
+from tests.support.repetition_counts import THOROUGH, seed, times
 
 pytestmark = pytest.mark.slow
 KILLS = times(8, in_a_proof=20)

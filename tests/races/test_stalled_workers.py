@@ -14,9 +14,9 @@ from tenuto.store.work.tasks import SQL
 from tests.races import jobs
 from tests.races.effect_ledger import Ledger, overlaps
 from tests.races.invariants import assert_all_completed, assert_invariants_hold
-from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers, is_running
 from tests.races.proxy import Proxy
+from tests.races.table_queries import Observer
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

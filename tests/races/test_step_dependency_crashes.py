@@ -11,8 +11,8 @@ from tenuto import Step, Tenuto, manual
 from tests.races import jobs
 from tests.races.crash_points import EXIT_CODE
 from tests.races.effect_ledger import Ledger
-from tests.races.observer import Observer
 from tests.races.processes import Workers
+from tests.races.table_queries import Observer
 from tests.races.test_crash_points import DOOMED, expire_leases_soon, wait_for_crash_or_stop
 from tests.support.waiting import eventually
 

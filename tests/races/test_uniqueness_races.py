@@ -19,9 +19,9 @@ from tenuto.postgres.database import Database
 from tenuto.store.work import task_creation
 from tenuto.store.work import workers as register_of_workers
 from tests.races import jobs
-from tests.races.observer import Observer
 from tests.races.processes import Workers
 from tests.races.proxy import Proxy
+from tests.races.table_queries import Observer
 from tests.races.task_actions import LEASE, claim, complete
 
 RegisterWorker = Callable[..., Awaitable[UUID]]

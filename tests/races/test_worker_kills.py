@@ -13,9 +13,9 @@ from tenuto import Tenuto
 from tests.races import jobs
 from tests.races.effect_ledger import Ledger, overlaps, peak_concurrency
 from tests.races.invariants import assert_all_completed, assert_invariants_hold
-from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
-from tests.support.proofs import seed, times
+from tests.races.table_queries import Observer
+from tests.support.repetition_counts import seed, times
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

@@ -17,8 +17,8 @@ from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.operations.work.executions import ExecutionDetails
 from tenuto.store.work.activities import ActivityDetails
 from tests.support.errors import raises_code
-from tests.support.known_values import known
 from tests.support.model_values import make_held_task
+from tests.support.require_value import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 

@@ -11,7 +11,7 @@ import pytest
 
 from tenuto.definitions.schedule_definitions import delete, edit, set_enabled
 from tenuto.diagnostics import deep_checks
-from tenuto.model.findings import Severity
+from tenuto.model.doctor_findings import Severity
 from tenuto.model.triggers import Trigger, cron, every
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing

@@ -19,7 +19,7 @@ from tenuto.model.work.tasks import Deferral, Outcome, OutcomeStatus, Settlement
 from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.postgres.database import Database
 from tenuto.store.work.executions import ExecutionRecord
-from tests.support.known_values import known
+from tests.support.require_value import known
 from tests.support.schedules import (
     ANA,
     MINUTE,

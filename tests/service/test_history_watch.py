@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tenuto.postgres.database import Connection, Database
-from tenuto.service.history_watch import IDLE_MARK_SECONDS, HistoryWatch, read_all_marks, read_mark
+from tenuto.service.lost_commit_watch import IDLE_MARK_SECONDS, HistoryWatch, read_all_marks, read_mark
 from tenuto.service.process_identity import ProcessIdentity
 from tenuto.store import database_history
 

@@ -17,7 +17,7 @@ from tenuto.model.triggers import Trigger, at, cron, every, manual
 from tenuto.simulation.clock_changes import clock_change_effects
 from tenuto.simulation.simulator import SimulatedSchedule, Simulation, simulate
 from tests.support.errors import raises_code
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 
 NOON = datetime(2026, 3, 23, 12, tzinfo=UTC)
 

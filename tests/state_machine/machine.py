@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from tenuto.model.findings import Severity
+from tenuto.model.doctor_findings import Severity
 from tenuto.model.triggers import every
 from tests.state_machine.comparison import differences
 from tests.state_machine.task_rules import NAMES, TaskRules, pick, rejected

@@ -18,7 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tenuto.settings import load_settings
 from tests.state_machine.actions import OUTCOMES, Actions
 from tests.state_machine.machine import Machine
-from tests.support.proofs import THOROUGH, times
+from tests.support.repetition_counts import THOROUGH, times
 
 pytestmark = pytest.mark.slow
 EXPECTED_VISITS = {

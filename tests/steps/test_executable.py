@@ -30,9 +30,9 @@ from tenuto.steps.programs import program as programs
 from tenuto.steps.programs.program import Command, RunOptions
 from tests.jobs.conftest import RunnerHarness
 from tests.support.errors import raises_code
-from tests.support.known_values import known
 from tests.support.model_values import make_held_task
 from tests.support.programs import HOSTILE_TEXTS, SECRET, ProgramHarness, task_fields
+from tests.support.require_value import known
 from tests.support.waiting import eventually, eventually_blocking
 
 ANA = Actor.user("ana", "Ana")

@@ -31,8 +31,8 @@ from tenuto.steps import sql_script as sql_script
 from tenuto.steps.sql_script import BUILT_IN_DRIVERS, resolve_file
 from tenuto.store.work.activities import ActivityDetails
 from tests.support.errors import raises_code
-from tests.support.known_values import known
 from tests.support.model_values import make_held_task
+from tests.support.require_value import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from tenuto.ids import new_id
 from tenuto.postgres.database import Database
-from tenuto.store.events import events
+from tenuto.store.events import external_events
 from tests.support.tasks import create_task
 
 
@@ -33,5 +33,5 @@ async def test_waits_of_ended_tasks_and_expired_events_are_not_counted(db: Datab
     for expires_in in ("1 h", "2 h", "-1 s"):
         await insert_event(db, expires_in)
     async with db.connection() as connection:
-        found = await events.count_events(connection, 10)
+        found = await external_events.count_events(connection, 10)
     assert (found.wait_count, found.kept_count) == (1, 2)

@@ -18,7 +18,7 @@ from tenuto.store.filter_sql import ACTIVITIES as FILTERED_ACTIVITIES
 from tenuto.store.filter_sql import EXECUTIONS as FILTERED_EXECUTIONS
 from tenuto.store.filter_sql import TASKS as FILTERED_TASKS
 from tenuto.store.filter_sql import FilterTable
-from tenuto.store.reports.changes import SQL as EVENTS
+from tenuto.store.reports.changed_objects import SQL as EVENTS
 from tenuto.store.work.activities import SQL as ACTIVITIES
 from tenuto.store.work.batches import SQL as BATCHES
 from tenuto.store.work.executions import SQL as EXECUTIONS

@@ -16,7 +16,7 @@ from tenuto.store.filter_sql import TASKS as TASK_TABLE
 from tenuto.store.work import activities
 from tenuto.store.work.activities import SQL as ACTIVITIES
 from tests.store.test_query_plans import FILL, nodes, touched
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 
 FAILED = """
 INSERT INTO tenuto.activities (id, task_id, attempt, status, final, kind, name, queue, priority, created_at, run_at,

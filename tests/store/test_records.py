@@ -13,12 +13,12 @@ import pytest
 
 import tenuto.store
 from tenuto.postgres.database import Database
-from tenuto.store import records
-from tenuto.store.records import FromInterval, FromJson, PositionalMapper, RowMapper
+from tenuto.store import row_mapping
+from tenuto.store.row_mapping import FromInterval, FromJson, PositionalMapper, RowMapper
 
 for module in pkgutil.walk_packages(tenuto.store.__path__, "tenuto.store."):
     importlib.import_module(module.name)
-MAPPERS = [each for each in records.registered_mappers() if each.record_type.__module__.startswith("tenuto.")]
+MAPPERS = [each for each in row_mapping.registered_mappers() if each.record_type.__module__.startswith("tenuto.")]
 
 
 class Colour(StrEnum):
@@ -36,7 +36,7 @@ class Cake:
 
 @pytest.fixture(autouse=True)
 def _forget_mappers_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "_registered", [])
+    monkeypatch.setattr(row_mapping, "_registered", [])
 
 
 ROW = {
@@ -132,7 +132,7 @@ def test_mappers_are_registered_with_statements() -> None:
 
 @pytest.mark.parametrize("mapper", MAPPERS, ids=lambda mapper: mapper.record_type.__name__)
 async def test_columns_of_mapped_statements_are_the_fields_of_the_record(
-    mapper: records.AnyMapper, db: Database
+    mapper: row_mapping.AnyMapper, db: Database
 ) -> None:
     mismatches = []
     async with db.connection() as connection:

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from tenuto.postgres.database import Database
-from tenuto.store.records import FromInterval, RowMapper
+from tenuto.store.row_mapping import FromInterval, RowMapper
 from tenuto.store.statement_groups import StatementGroup
 
 NUMBERS = "SELECT n AS number, $2::text || n AS text FROM generate_series(1, $1::integer) AS n ORDER BY n DESC;"

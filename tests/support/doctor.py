@@ -13,7 +13,7 @@ from tenuto.extension import DoctorCheck, Extension, ExtensionServices
 from tenuto.jobs.registry import JobRegistry
 from tenuto.model.access.actors import Actor
 from tenuto.model.access.operation_context import OperationCaller
-from tenuto.model.findings import Finding
+from tenuto.model.doctor_findings import Finding
 from tenuto.operations.built_in_extensions import DoctorExtension
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tenuto.model.access.actors import Actor
 from tenuto.model.access.operation_context import OperationContext
-from tenuto.operations.operation import Operation
+from tenuto.operations.bound_operation import Operation
 from tenuto.postgres.database import Database
 from tenuto.store.access.audit_recorder import AuditEntry
 

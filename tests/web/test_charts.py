@@ -8,7 +8,7 @@ import pytest
 
 from tenuto.operations.reports import AttemptFigures, Series, SeriesPoint, SeriesReport
 from tenuto.web.components.charts import draw_attempts
-from tenuto.web.components.drawing import Scale
+from tenuto.web.components.svg_geometry import Scale
 
 START = datetime(2026, 11, 11, tzinfo=UTC)
 FIGURES = (3, 0, 0, 1, 0, None, None, None, None)

@@ -8,7 +8,7 @@ import pytest
 from jinja2 import Environment, StrictUndefined, UndefinedError
 from markupsafe import Markup, escape
 
-from tenuto.web.components.html_pattern import HtmlPattern, to_html
+from tenuto.web.components.html_templates import HtmlPattern, to_html
 from tenuto.web.rendering import PageEnvironment
 
 TEXTS = ["{}", '<b title="{}">{}</b>', "no gap", "<i>{}</i> & {}", '<rect width="100%" x="{}%"/>%s']

@@ -17,7 +17,7 @@ from tenuto.maintenance.housekeeping import Housekeeping
 from tenuto.store.work.activities import ActivityDetails
 from tenuto.testing import TimeMachine
 from tenuto.worker.watchdog import WorkerTiming
-from tests.support.known_values import known
+from tests.support.require_value import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from tenuto import Context, EventTimeout, RetryPolicy, Step, Tenuto, manual
 from tenuto.operations.definitions.schedules import schedule_definition
-from tenuto.store.events import events
+from tenuto.store.events import external_events
 from tenuto.testing import TimeMachine
 from tests.support.errors import raises_code
 from tests.support.service_fixtures import WorkerFactory
@@ -240,8 +240,8 @@ async def test_expired_events_and_orphaned_waits_are_deleted(app: Tenuto, worker
     await app.events.send("kept", keep="1d")
     database = await app.open()
     later = database.clock.now() + timedelta(seconds=2)
-    assert await events.delete_expired_events(database, later, 10) == 1
-    assert await events.delete_orphaned_waits(database, later, 10) == 1
+    assert await external_events.delete_expired_events(database, later, 10) == 1
+    assert await external_events.delete_orphaned_waits(database, later, 10) == 1
     assert [each.task_id for each in await app.events.waits()] == [open_task.id]
     await sql("UPDATE tenuto.sent_events SET expires_at = now() - interval '1 s'")
     async with worker():

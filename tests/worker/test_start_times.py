@@ -18,7 +18,7 @@ from tenuto.errors import Invalid
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tenuto.store.work import workers
-from tests.support.known_values import known
+from tests.support.require_value import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 

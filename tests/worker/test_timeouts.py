@@ -15,7 +15,7 @@ from tenuto.store.work.activities import ActivityDetails
 from tenuto.worker.watchdog import WorkerTiming
 from tests.lifecycle.test_task_cancellation import is_process_alive
 from tests.support import isolated_jobs
-from tests.support.known_values import known
+from tests.support.require_value import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 

@@ -17,7 +17,7 @@ from tenuto import Actor, Context, Job, Tenuto
 from tenuto.jobs.enqueued_task import Enqueued
 from tests.support import isolated_jobs
 from tests.support.errors import raises_code
-from tests.support.known_values import known
+from tests.support.require_value import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 

@@ -23,7 +23,7 @@ from tenuto.model.work.tasks import NewTask, Outcome, OutcomeReason, OutcomeStat
 from tenuto.settings import load_settings
 from tenuto.testing import inline_worker
 from tenuto.worker.step_checkpoints import DatabaseStepCheckpoints
-from tests.support.proofs import THOROUGH, times
+from tests.support.repetition_counts import THOROUGH, times
 
 pytestmark = pytest.mark.slow
 Block = list[Any]

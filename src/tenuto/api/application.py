@@ -30,7 +30,7 @@ from tenuto.api.routes import (
     reports,
     schedules,
     tasks,
-    workers,
+    workers_and_queues,
 )
 from tenuto.api.routes.admin import access, api_keys, audit_log, secrets, service_info
 from tenuto.api.security.authentication import ApiCall, ReplayedResponse, requires
@@ -69,7 +69,7 @@ ROUTERS = (
     batches.router,
     dead_letters.router,
     plans.router,
-    workers.router,
+    workers_and_queues.router,
     reports.router,
     event_stream.router,
     service_info.router,

@@ -25,7 +25,7 @@ from tenuto.version import __version__
 _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Services": {
         "up": ("admin.services:run_all_services", "Run scheduler, worker and web service in one process"),
-        "dev": ("admin.development:run_for_development", "Run all services, print results, and restart on changes"),
+        "dev": ("admin.dev_services:run_for_development", "Run all services, print results, and restart on changes"),
         "worker": ("admin.services:workers", "Run a worker process"),
         "scheduler": ("admin.services:run_scheduler", "Run a scheduler process"),
         "web": ("admin.services:run_web", "Run the web service"),
@@ -64,16 +64,19 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Administration": {
         "key": ("admin.credentials:api_keys", "Create, list, rotate and revoke API keys"),
-        "invitation": ("admin.people:invitations", "Invite people to the dashboard, list and revoke invitations"),
-        "session": ("admin.people:sessions", "List and end browser sessions"),
+        "invitation": (
+            "admin.invitations_and_sessions:invitations",
+            "Invite people to the dashboard, list and revoke invitations",
+        ),
+        "session": ("admin.invitations_and_sessions:sessions", "List and end browser sessions"),
         "login": ("admin.credentials:create_login_link", "Print a link that logs a browser in to the web service"),
         "audit": ("admin.audit_log:audit_log", "List, verify and export the audit log"),
         "secret": ("admin.credentials:secrets", "Store secrets for steps and jobs"),
         "backup": ("admin.backups:create_backup", "Write the database and all keys to one file"),
         "restore": ("admin.backups:restore_backup", "Restore a backup into an empty database, and write its key files"),
         "migrate": ("admin.services:migrate_database", "Migrate the database schema to this version"),
-        "completion": ("admin.installation:print_completion", "Print the completion script of a shell"),
-        "version": ("admin.installation:print_version", "Print the version"),
+        "completion": ("admin.version_and_completion:print_completion", "Print the completion script of a shell"),
+        "version": ("admin.version_and_completion:print_version", "Print the version"),
     },
 }
 """By section of the help: name of the command, target below `tenuto.cli`, first line of its help."""

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from tenuto.definitions.versioned_definitions import ChangeContext, VersionedDefinitions
 from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.model.definitions.blocking_reasons import DefinitionKind
 from tenuto.model.definitions.manifests import MAX_ACTIVE, Manifest, check_manifest_name, max_active_error
-from tenuto.model.definitions.obstacles import DefinitionKind
 from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import MAX_PRIORITY, priority_error
 from tenuto.postgres.database import Connection, Database

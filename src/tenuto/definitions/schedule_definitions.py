@@ -12,7 +12,7 @@ from datetime import datetime
 from tenuto.definitions.versioned_definitions import ChangeContext, VersionedDefinitions
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
-from tenuto.model.definitions.obstacles import DefinitionKind
+from tenuto.model.definitions.blocking_reasons import DefinitionKind
 from tenuto.model.definitions.schedules import ScheduleDefinition, check_schedule_names
 from tenuto.model.definitions.steps import SCHEDULE
 from tenuto.model.work.occurrences import Decision, first_undecided_instant

@@ -22,8 +22,8 @@ from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.model import validation
 from tenuto.model.access.actors import Actor
+from tenuto.model.definitions.blocking_reasons import DefinitionKind
 from tenuto.model.definitions.dependency_order import check_no_cycle
-from tenuto.model.definitions.obstacles import DefinitionKind
 from tenuto.model.triggers import check_has_run_after
 from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError
 from tenuto.store.access.audit_recorder import AuditEntry

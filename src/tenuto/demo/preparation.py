@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tenuto.app import Tenuto
 from tenuto.clock import monotonic_seconds
 from tenuto.demo.application import NIGHTLY, Pace, apply_demo_settings, define_demo, define_live_schedules
-from tenuto.demo.history import DAYS, create_history, prepare_present
+from tenuto.demo.example_history import DAYS, create_history, prepare_present
 from tenuto.errors import Conflict
 
 

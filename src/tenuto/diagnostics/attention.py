@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from shlex import quote
 
-from tenuto.model.definitions.obstacles import ObstacleKind, describe_obstacle, obstacle_remedy
-from tenuto.model.findings import Severity
+from tenuto.model.definitions.blocking_reasons import ObstacleKind, describe_obstacle, obstacle_remedy
+from tenuto.model.doctor_findings import Severity
 from tenuto.model.work.worker_states import WorkerState
-from tenuto.store.reports.obstacles import StoppedDefinition
+from tenuto.store.reports.blocking_reasons import StoppedDefinition
 from tenuto.store.reports.overview import MAX_ITEMS, AttentionFacts, LiveProcess, NextRun, PausedObject, QueueFigures
 
 LATE_AFTER = timedelta(seconds=10)

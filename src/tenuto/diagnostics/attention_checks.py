@@ -7,7 +7,7 @@ from functools import partial
 from tenuto.diagnostics.attention import ATTENTION_KINDS, Attention, AttentionKind, find_attention
 from tenuto.diagnostics.reasons import format_instant
 from tenuto.extension import DoctorCheck, Examination
-from tenuto.model.findings import Finding
+from tenuto.model.doctor_findings import Finding
 from tenuto.postgres.database import Database, LockTimeout, StatementTimeout
 from tenuto.store.reports.overview import load_attention_facts
 

@@ -24,7 +24,7 @@ from tenuto.errors import SchemaMismatch, UserError
 from tenuto.extension import DoctorCheck, Examination
 from tenuto.ids import smallest_id_at
 from tenuto.model.definitions.policies import MAX_WORKER_LOSSES
-from tenuto.model.findings import MAX_DETAILS, Finding, Severity, list_details
+from tenuto.model.doctor_findings import MAX_DETAILS, Finding, Severity, list_details
 from tenuto.model.partition_ranges import PartitionPeriod
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database, StatementTimeout

@@ -15,14 +15,14 @@ from tenuto import secret_encryption
 from tenuto.diagnostics.statement_checks import REPORT
 from tenuto.errors import TenutoError
 from tenuto.jobs.redaction import MIN_LENGTH, Redactor
-from tenuto.model.database_history import HistoryVerdict, judge_history
 from tenuto.model.definitions.manifests import manifest_from_fields
 from tenuto.model.definitions.schedules import OverlapPolicy, misfire_from_json, plan_from_json
-from tenuto.model.findings import MAX_DETAILS, Finding, Severity, list_details
+from tenuto.model.doctor_findings import MAX_DETAILS, Finding, Severity, list_details
+from tenuto.model.lost_commits import HistoryVerdict, judge_history
 from tenuto.model.triggers import Trigger, trigger_from_json
 from tenuto.postgres.database import Database
 from tenuto.scheduling.firing import parse_queued_request
-from tenuto.service import history_watch
+from tenuto.service import lost_commit_watch
 from tenuto.service.quarantine import UNREADABLE_ROW_ERRORS
 from tenuto.settings import Settings
 from tenuto.store import database_history
@@ -43,9 +43,9 @@ async def check_history(database: Database, settings: Settings) -> Finding:
         f" timeline {loss.found_timeline}"
         for loss in await database_history.list_losses(database, database.clock.now() - timedelta(_LOSS_REPORT_DAYS))
     ]
-    for mark in await asyncio.to_thread(history_watch.read_all_marks, settings.home):
+    for mark in await asyncio.to_thread(lost_commit_watch.read_all_marks, settings.home):
         found = await database_history.load_history(database, mark.process)
-        if history_watch.is_other_database(mark.seen, found):
+        if lost_commit_watch.is_other_database(mark.seen, found):
             continue
         verdict = judge_history(mark.seen, found)
         if verdict is HistoryVerdict.FORMER_PRIMARY:

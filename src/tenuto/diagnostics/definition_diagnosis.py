@@ -15,15 +15,15 @@ from tenuto.definitions.schedule_definitions import SCHEDULES
 from tenuto.diagnostics.reasons import Diagnosis, LastError, Reason, ReasonCode, facts, format_instant
 from tenuto.diagnostics.task_diagnosis import TaskDiagnostician
 from tenuto.errors import Invalid
+from tenuto.model.definitions.blocking_reasons import DefinitionKind, ObstacleKind
 from tenuto.model.definitions.manifests import OnDeadLetter, ScheduleType
-from tenuto.model.definitions.obstacles import DefinitionKind, ObstacleKind
 from tenuto.model.definitions.schedules import OverlapPolicy
 from tenuto.model.triggers.zones import load_zone
 from tenuto.model.work.worker_states import WorkerState
 from tenuto.postgres.database import Database
 from tenuto.store.reports import diagnosis as store
+from tenuto.store.reports.blocking_reasons import find_obstacles
 from tenuto.store.reports.diagnosis import DiagnosedManifest, DiagnosedSchedule, LiveScheduler
-from tenuto.store.reports.obstacles import find_obstacles
 
 _OVERLAP_EFFECTS = {
     OverlapPolicy.SKIP: "a run that is due meanwhile is skipped",

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from tenuto.diagnostics.reasons import format_instant
 from tenuto.extension import DoctorCheck, Examination
+from tenuto.model.doctor_findings import MAX_DETAILS, Finding, Severity
 from tenuto.model.events.event_names import describe_event
-from tenuto.model.findings import MAX_DETAILS, Finding, Severity
-from tenuto.store.events import events
+from tenuto.store.events import external_events
 
 UNRECEIVED_AFTER = timedelta(hours=1)
 """An event that no task has received for this long may have a wrong name or key."""
@@ -27,7 +27,7 @@ async def find_events_not_received(examination: Examination) -> Finding:
     """Name events that no task has received."""
     name, database = "events_not_received", examination.database
     now = database.clock.now()
-    found = await events.list_kept_events(database, now - UNRECEIVED_AFTER, now, MAX_DETAILS + 1)
+    found = await external_events.list_kept_events(database, now - UNRECEIVED_AFTER, now, MAX_DETAILS + 1)
     return Finding.from_details(
         name,
         [f"{describe_event(each.name, each.key)} · {format_instant(each.sent_at)}" for each in found],
@@ -42,7 +42,7 @@ async def find_events_not_received(examination: Examination) -> Finding:
 async def find_overdue_waits(examination: Examination) -> Finding:
     """Name waits whose deadline has passed although their tasks have not continued."""
     name, database = "event_waits_overdue", examination.database
-    found = await events.list_overdue_waits(database, database.clock.now() - OVERDUE_AFTER, MAX_DETAILS + 1)
+    found = await external_events.list_overdue_waits(database, database.clock.now() - OVERDUE_AFTER, MAX_DETAILS + 1)
     details = [
         f"task {each.task_id} ({each.state}): {describe_event(each.name, each.key)} · {format_instant(each.expires_at)}"
         for each in found

@@ -9,7 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tenuto.model.findings import Severity
+from tenuto.model.doctor_findings import Severity
 
 REPORT = "this should be impossible: keep the rows, and report it with the output of `tenuto doctor -o json`"
 

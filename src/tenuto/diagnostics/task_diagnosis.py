@@ -32,8 +32,8 @@ from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import ActivityState
 from tenuto.model.work.worker_states import WorkerState
 from tenuto.postgres.database import Database
-from tenuto.store.events import events
-from tenuto.store.events.events import WaitRecord
+from tenuto.store.events import external_events
+from tenuto.store.events.external_events import WaitRecord
 from tenuto.store.reports import diagnosis as store
 from tenuto.store.reports.diagnosis import (
     AwaitedExecution,
@@ -163,7 +163,7 @@ class TaskDiagnostician:
 
     async def _find_wait(self, task: DiagnosedTask) -> Reason | None:
         """Return what a task that gave up its slot waits for. Its due time is the deadline of the wait."""
-        waits = await events.list_waits_of_task(self._database, task.id)
+        waits = await external_events.list_waits_of_task(self._database, task.id)
         children = [wait for wait in waits if wait.outcome is None and wait.name.startswith(CHILD_EVENT)]
         if children:
             return _waits_for_children(children)

@@ -44,8 +44,8 @@ from tenuto.extension.contract import (
 )
 from tenuto.extension.open_tasks import find_open_tasks
 from tenuto.jobs.step_kind import StepCheck, StepDefaults, StepKind
-from tenuto.model.findings import Finding, Severity
-from tenuto.service.service import ProcessRole, Service
+from tenuto.model.doctor_findings import Finding, Severity
+from tenuto.service.service_protocol import ProcessRole, Service
 
 __all__ = [
     "AuditAction",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from tenuto.errors import Invalid
 from tenuto.jobs.step_kind import StepKind
-from tenuto.model.findings import Finding
-from tenuto.service.service import ProcessRole, Service
+from tenuto.model.doctor_findings import Finding
+from tenuto.service.service_protocol import ProcessRole, Service
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -115,7 +115,7 @@ class ExtensionSet(Protocol):
 
 
 class CallerOperations(Protocol):
-    """Operations on behalf of a caller: a subclass of `tenuto.operations.operation.OperationGroup`."""
+    """Operations on behalf of a caller: a subclass of `tenuto.operations.bound_operation.OperationGroup`."""
 
     def for_caller(self, caller: OperationCaller) -> CallerOperations:
         """Return the same operations for another caller."""
@@ -533,8 +533,8 @@ class Extension:
 
     def operations(self, services: ExtensionServices) -> CallerOperations | None:
         """The operations ``app.extensions.NAME``: ``Operations(services.open_database, services.caller)``, a subclass
-        of `tenuto.operations.operation.OperationGroup`. Each operation that changes rows begins with `_begin` and an
-        action of `audit_actions`; the audit log records it for its caller."""
+        of `tenuto.operations.bound_operation.OperationGroup`. Each operation that changes rows begins with `_begin` and
+        an action of `audit_actions`; the audit log records it for its caller."""
         return None
 
     def routers(self) -> Sequence[RouterEntry]:

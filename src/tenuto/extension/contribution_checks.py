@@ -28,8 +28,8 @@ from tenuto.extension.contract import (
     SearchSource,
 )
 from tenuto.jobs.step_kind import StepKind
-from tenuto.model.access.page_paths import is_page_path
-from tenuto.service.service import Service
+from tenuto.model.access.redirect_paths import is_page_path
+from tenuto.service.service_protocol import Service
 
 T = TypeVar("T")
 

@@ -39,7 +39,7 @@ from tenuto.extension.contract import (
 from tenuto.extension.contribution_checks import check_router, check_service, check_values
 from tenuto.jobs.step_kind import StepKind
 from tenuto.logs import Log
-from tenuto.service.service import ProcessRole, Service
+from tenuto.service.service_protocol import ProcessRole, Service
 from tenuto.version import __version__
 
 if TYPE_CHECKING:

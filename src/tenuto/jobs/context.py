@@ -31,8 +31,8 @@ from tenuto.model.work.logical_time import occurrence_of_policy
 from tenuto.model.work.tasks import Deferral, NewTask, Task, WaitKey, parse_duration_seconds
 
 if TYPE_CHECKING:
-    from tenuto.jobs.workflows.callers import ChildCaller, GatherCaller, StepCaller
-    from tenuto.jobs.workflows.run import WorkflowRun
+    from tenuto.jobs.workflows.durable_calls import ChildCaller, GatherCaller, StepCaller
+    from tenuto.jobs.workflows.workflow_run import WorkflowRun
 
 T = TypeVar("T")
 SLEEP, WAIT = "ctx.sleep", "ctx.wait_for_event"

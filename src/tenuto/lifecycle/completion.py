@@ -23,7 +23,7 @@ from tenuto.model.work.tasks import (
 )
 from tenuto.postgres.database import Connection, Database
 from tenuto.store.definitions import manifests
-from tenuto.store.events import events
+from tenuto.store.events import external_events
 from tenuto.store.work import batches, dead_letters, executions, task_outcomes
 from tenuto.store.work.executions import NextGroupClaim
 
@@ -125,7 +125,7 @@ async def _lock_waits(
     keys.update((task_id, wait) for _, task_id, wait in awaited)
     if not keys:
         return
-    still_open = await events.lock_open_waits(connection, keys)
+    still_open = await external_events.lock_open_waits(connection, keys)
     for settlement, deferral in waiting:
         if any((settlement.task.id, wait) not in still_open for wait in deferral.waits):
             settlement.outcome.deferral = replace(deferral, resume_at=None)
@@ -142,7 +142,7 @@ async def _end_awaited_waits(
     ]
     if ended:
         instants = [s.outcome.ended_at for s, _, _ in awaited if s.outcome.ended_at is not None]
-        await events.end_child_waits(connection, ended, max(instants))
+        await external_events.end_child_waits(connection, ended, max(instants))
 
 
 def _end_of_child(outcome: Outcome) -> str:

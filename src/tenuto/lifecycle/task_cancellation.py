@@ -13,7 +13,7 @@ from tenuto.lifecycle.execution_control import cancel_executions_in_transaction
 from tenuto.model.access.actors import Actor
 from tenuto.model.work.tasks import Settlement, cancelled_outcome
 from tenuto.postgres.database import Database
-from tenuto.store.events import events
+from tenuto.store.events import external_events
 from tenuto.store.work import activities, executions
 from tenuto.store.work import tasks as store
 
@@ -52,7 +52,9 @@ async def cancel_task(database: Database, task_id: UUID, by: Actor) -> Literal["
 
 async def _cancel_children(database: Database, task_id: UUID, now: datetime, by: Actor) -> None:
     """Cancel the child tasks of a workflow and the executions that a step has started."""
-    for child in await events.list_open_children(database, task_id):  # guard: workflows.cancelled_with_children
+    for child in await external_events.list_open_children(
+        database, task_id
+    ):  # guard: workflows.cancelled_with_children
         with suppress(Conflict, NotFound):  # it has just ended
             await cancel_task(database, child, by)
     if ids := await executions.list_open_children(database, task_id):

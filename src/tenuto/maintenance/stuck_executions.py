@@ -23,7 +23,7 @@ from tenuto.model.access.actors import Actor
 from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus, Settlement, error_json
 from tenuto.postgres.database import Connection, Database
 from tenuto.service.quarantine import isolate_errors, log_error
-from tenuto.store.events import events
+from tenuto.store.events import external_events
 from tenuto.store.work import executions, workers
 
 REPAIR_STUCK_EXECUTION = "execution_stuck"
@@ -54,7 +54,7 @@ async def repair_stuck_executions(database: Database, now: datetime) -> int:
 
 async def _cancel_abandoned_children(database: Database) -> int:
     """Cancel child tasks of workflows that have ended without them: failed for good, or cancelled with many others."""
-    children = await events.list_abandoned_children(database, _BATCH_SIZE)
+    children = await external_events.list_abandoned_children(database, _BATCH_SIZE)
     for child in children:
         with suppress(Conflict, NotFound):  # it has just ended
             await cancel_task(database, child, _SCHEDULER)

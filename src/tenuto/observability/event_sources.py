@@ -11,8 +11,8 @@ from uuid import UUID
 
 from tenuto.extension import Event, EventOptions, EventSource, EventTopics
 from tenuto.postgres.database import Database
-from tenuto.store.reports import changes
-from tenuto.store.reports.changes import (
+from tenuto.store.reports import changed_objects
+from tenuto.store.reports.changed_objects import (
     DeadLetterChange,
     DefinitionChange,
     EndedAttempts,
@@ -102,8 +102,8 @@ class _Executions:
         self._known: dict[UUID, ExecutionChange] = {}
 
     async def load(self, database: Database, since: datetime) -> tuple[list[ExecutionChange], list[ExecutionChange]]:
-        open_executions = await changes.list_open_executions(database, _MAX_OPEN_EXECUTIONS)
-        ended = await _load_all(changes.list_ended_executions, database, since, self._max_changes)
+        open_executions = await changed_objects.list_open_executions(database, _MAX_OPEN_EXECUTIONS)
+        ended = await _load_all(changed_objects.list_ended_executions, database, since, self._max_changes)
         return open_executions, ended
 
     def detect_changes(self, loaded: tuple[list[ExecutionChange], list[ExecutionChange]]) -> list[Event]:
@@ -127,7 +127,9 @@ class _Activities:
     async def load(self, database: Database, since: datetime) -> list[EndedAttempts]:
         first_span_at = since.replace(microsecond=0)
         max_ids = _MAX_NAMED_TASKS if self._span == _COUNT_SPAN else 0
-        return await changes.count_ended_activities(database, first_span_at, self._span, self._max_changes, max_ids)
+        return await changed_objects.count_ended_activities(
+            database, first_span_at, self._span, self._max_changes, max_ids
+        )
 
     def detect_changes(self, loaded: Sequence[EndedAttempts]) -> list[Event]:
         counted = Counter({(each.span_at, each.name, str(each.state)): each.count for each in loaded})
@@ -197,7 +199,7 @@ class _QueuesAndWorkers:
         self._workers: list[LiveWorker] | None = None
 
     async def load(self, database: Database, since: datetime) -> QueuesAndWorkers:
-        return await changes.load_queues_and_workers(database)
+        return await changed_objects.load_queues_and_workers(database)
 
     def detect_changes(self, loaded: QueuesAndWorkers) -> list[Event]:
         found = []
@@ -211,11 +213,11 @@ class _QueuesAndWorkers:
 
 
 def _dead_letters(options: EventOptions) -> EventSource:
-    return _RecordedChanges[DeadLetterChange]("dead_letters", changes.list_changed_dead_letters, options)
+    return _RecordedChanges[DeadLetterChange]("dead_letters", changed_objects.list_changed_dead_letters, options)
 
 
 def _definitions(options: EventOptions) -> EventSource:
-    return _Definitions("definitions", changes.list_definition_changes, options)
+    return _Definitions("definitions", changed_objects.list_definition_changes, options)
 
 
 TOPICS = (

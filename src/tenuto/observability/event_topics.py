@@ -7,7 +7,7 @@ from datetime import datetime
 
 from tenuto.extension import ChangeLog, Event, EventTopics, LoggedChange
 from tenuto.postgres.database import Database
-from tenuto.store.events import approvals, events
+from tenuto.store.events import approvals, external_events
 
 _MAX_CHANGES = 1000
 SENT, REQUESTED, PENDING = "events.sent", "approvals.requested", "approvals.pending"
@@ -29,7 +29,7 @@ def approval_topics() -> list[EventTopics]:
 async def _load_sent_events(database: Database, since: datetime) -> Sequence[LoggedChange]:
     return [
         LoggedChange(each.id, each.sent_at, {"id": str(each.id), "name": each.name, "key": each.key})
-        for each in await events.list_events_since(database, since, _MAX_CHANGES)
+        for each in await external_events.list_events_since(database, since, _MAX_CHANGES)
     ]
 
 

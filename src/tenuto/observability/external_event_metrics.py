@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tenuto.extension import LabelledValue, Metric, MetricSource
 from tenuto.postgres.database import Connection
-from tenuto.store.events import events
+from tenuto.store.events import external_events
 
 _MAX_COUNT = 10_000
 _WAITS = Metric("tenuto_event_waits", "gauge", "Open waits for events and approvals, at most 10,000.")
@@ -22,7 +22,7 @@ def event_metrics() -> list[MetricSource]:
 
 
 async def _load(connection: Connection) -> Mapping[str, Sequence[LabelledValue]]:
-    found = await events.count_events(connection, _MAX_COUNT)
+    found = await external_events.count_events(connection, _MAX_COUNT)
     return {
         _WAITS.name: [((), found.wait_count)],
         _KEPT.name: [((), found.kept_count)],

@@ -21,7 +21,7 @@ from tenuto.observability.metrics_by_name import metrics_by_name
 from tenuto.observability.process_metrics import ProcessMetrics, process_metrics
 from tenuto.postgres import migrator, read_transactions
 from tenuto.postgres.database import Database
-from tenuto.service.service import find_unready_services
+from tenuto.service.service_protocol import find_unready_services
 from tenuto.settings import Settings
 from tenuto.store.reports import metrics
 from tenuto.store.reports.metrics import LivenessSigns

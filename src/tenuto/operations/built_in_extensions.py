@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tenuto.operations.admin.doctor import Doctor
     from tenuto.operations.admin.named_logs import Logs
     from tenuto.operations.events.approvals import Approvals
-    from tenuto.operations.events.events import Events
+    from tenuto.operations.events.external_events import Events
     from tenuto.operations.work.bulk_operations import BulkOperations
     from tenuto.operations.work.one_shots import OneShots
 
@@ -147,7 +147,7 @@ class EventsExtension(Extension):
     name = "events"
 
     def operations(self, services: ExtensionServices) -> Events:
-        from tenuto.operations.events.events import Events
+        from tenuto.operations.events.external_events import Events
 
         return Events(services.open_database, services.caller, services.get_settings)
 
@@ -156,7 +156,7 @@ class EventsExtension(Extension):
 
     def commands(self) -> Sequence[CommandEntry]:
         help = "Send events to the tasks that wait for them"
-        return [CommandEntry("event", "Work", help, "tenuto.cli.work.events:events")]
+        return [CommandEntry("event", "Work", help, "tenuto.cli.work.external_events:events")]
 
     def pages(self) -> Sequence[Page]:
         views, topics = "tenuto.web.views.work.external_events", ("events.sent", "queues", "activities")
@@ -182,7 +182,7 @@ class EventsExtension(Extension):
         return event_metrics()
 
     def retention(self) -> Sequence[Retention]:
-        from tenuto.store.events.events import delete_expired_events, delete_orphaned_waits
+        from tenuto.store.events.external_events import delete_expired_events, delete_orphaned_waits
 
         return [
             Retention("events", delete_expired_events, cutoff=lambda now, _: now),

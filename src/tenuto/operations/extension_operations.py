@@ -9,7 +9,7 @@ from tenuto.errors import NotFound
 from tenuto.extension import CallerOperations, Extension, ExtensionServices
 from tenuto.extension.registry import ExtensionRegistry
 from tenuto.model.access.operation_context import OperationCaller
-from tenuto.operations.operation import OperationGroup
+from tenuto.operations.bound_operation import OperationGroup
 from tenuto.postgres.database import Database
 
 

@@ -14,7 +14,7 @@ from tenuto.model.work.rollups import Dimension, RollupCounts, choose_buckets, f
 from tenuto.model.work.tasks import parse_duration_seconds
 from tenuto.observability.cached_query import CachedQuery
 from tenuto.operations.argument_checks import check_instant, check_limit
-from tenuto.operations.operation import OpenDatabase, OperationGroup
+from tenuto.operations.bound_operation import OpenDatabase, OperationGroup
 from tenuto.operations.overview import Overview, make_overview
 from tenuto.postgres.database import Database
 from tenuto.simulation.clock_changes import ClockChangeEffect

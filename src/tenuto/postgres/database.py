@@ -21,7 +21,8 @@ from asyncpg.pool import PoolConnectionProxy
 from tenuto.clock import DatabaseClock, monotonic_seconds
 from tenuto.errors import Invalid, StoreError, Unavailable, Unsupported
 from tenuto.postgres.pool import Pool
-from tenuto.postgres.servers.connector import (
+from tenuto.postgres.servers.server_addresses import describe_address
+from tenuto.postgres.servers.server_selection import (
     ConnectionGate,
     NoSuitableServer,
     ReadOnlyServer,
@@ -29,7 +30,6 @@ from tenuto.postgres.servers.connector import (
     UnsuitableServer,
     connect,
 )
-from tenuto.postgres.servers.server_addresses import describe_address
 from tenuto.postgres.write_coalescer import WriteCoalescer
 
 OLDEST_SERVER_VERSION = 150000

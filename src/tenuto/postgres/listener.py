@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tenuto.logs import Log
 from tenuto.postgres.database import DRIVER_ERRORS, Database, translate_driver_error
-from tenuto.postgres.servers.connector import connect
+from tenuto.postgres.servers.server_selection import connect
 
 RECONNECTED = "reconnected"
 _LIVENESS_CHECK_SECONDS = 20.0

@@ -19,7 +19,7 @@ from tenuto.errors import Forbidden, Invalid, Unavailable
 from tenuto.model.definitions import sql_scripts
 from tenuto.model.definitions.sql_scripts import Script, ScriptFailed, Statement, StatementResult
 from tenuto.postgres.database import DRIVER_ERRORS, Database, translate_driver_error
-from tenuto.postgres.servers.connector import connect
+from tenuto.postgres.servers.server_selection import connect
 from tenuto.postgres.sql_loader import load_statements
 
 SQL = load_statements(__file__)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from tenuto.model.definitions.blocking_reasons import Obstacle, describe_obstacle
 from tenuto.model.definitions.manifests import Manifest, manifest_from_fields
-from tenuto.model.definitions.obstacles import Obstacle, describe_obstacle
 from tenuto.model.definitions.policies import RetryPolicy
 from tenuto.presentation.columns import Column, ResourceView
 from tenuto.presentation.text_formats import count_noun, format_duration, format_relative, one_line

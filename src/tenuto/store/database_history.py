@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from tenuto.ids import new_id
-from tenuto.model.database_history import FoundHistory, SeenHistory
+from tenuto.model.lost_commits import FoundHistory, SeenHistory
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import RowMapper
+from tenuto.store.row_mapping import RowMapper
 
 SQL = load_statements(__file__)
 

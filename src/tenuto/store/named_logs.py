@@ -13,7 +13,7 @@ from tenuto.model.filters import Filter
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.filter_sql import LOG_ENTRIES
-from tenuto.store.records import FromJson, RowMapper
+from tenuto.store.row_mapping import FromJson, RowMapper
 
 SQL = load_statements(__file__)
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from tenuto.postgres.database import Connection, Database
-from tenuto.store.records import RowMapper
+from tenuto.store.row_mapping import RowMapper
 
 R = TypeVar("R")
 

@@ -25,7 +25,7 @@ from tenuto.errors import EngineError, Invalid, TenutoError, Unavailable, UserEr
 from tenuto.extension import Contribution, Extension, Page, PageRequest, Panel
 from tenuto.extension.registry import ExtensionRegistry, resolve_target
 from tenuto.model.access.actors import Role
-from tenuto.web.components.kit import Kit
+from tenuto.web.components.extension_kit import Kit
 from tenuto.web.navigation import Entry, Group
 from tenuto.web.page import LoadedPanels, PageRoute, PageView, page_role
 

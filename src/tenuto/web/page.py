@@ -32,9 +32,9 @@ from tenuto.extension import StepSubject
 from tenuto.model.access.actors import Role
 from tenuto.settings import Settings
 from tenuto.web.assets import Assets
-from tenuto.web.components.elements import Elements
+from tenuto.web.components.extension_kit import Kit
 from tenuto.web.components.filters import FilteredList
-from tenuto.web.components.kit import Kit
+from tenuto.web.components.html_elements import Elements
 from tenuto.web.components.links import Links
 from tenuto.web.components.times import Times
 from tenuto.web.navigation import Group

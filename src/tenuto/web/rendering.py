@@ -18,7 +18,7 @@ from jinja2.bccache import Bucket
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.loaders import BaseLoader, ChoiceLoader, PrefixLoader
 
-from tenuto.web.components.html_pattern import to_html
+from tenuto.web.components.html_templates import to_html
 
 TEMPLATES = Path(__file__).parent / "templates"
 LAYOUT = "layout.html"

@@ -35,7 +35,7 @@ from tenuto.service.polling_loop import (
     retry_until_database_answers,
 )
 from tenuto.service.process_identity import ProcessIdentity
-from tenuto.service.service import ProcessRole, Service, run_services
+from tenuto.service.service_protocol import ProcessRole, Service, run_services
 from tenuto.settings import Settings
 from tenuto.web.application import create_web_application
 from tenuto.web.rendering import compile_templates

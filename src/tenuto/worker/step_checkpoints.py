@@ -18,8 +18,8 @@ from tenuto.model.events.event_names import EventWait, WaitOutcome
 from tenuto.model.work.tasks import NewTask, Task, parse_instant
 from tenuto.postgres.database import Database
 from tenuto.service.polling_loop import retry_while_unavailable
-from tenuto.store.events import child_tasks, events
-from tenuto.store.events.events import WaitRecord
+from tenuto.store.events import child_tasks, external_events
+from tenuto.store.events.external_events import WaitRecord
 from tenuto.store.work import step_checkpoints
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class DatabaseStepCheckpoints:
             # The task that resumes after its deadline may be slightly ahead of the clock of this process: see sleep.
             now = max(self._database.clock.now(), self._task.run_at) if is_known else self._database.clock.now()
             wait = EventWait(step, number, name, key, now + timeout)
-            found = await self._retry(lambda: events.register_wait(self._database, self._task, wait, now, log))
+            found = await self._retry(lambda: external_events.register_wait(self._database, self._task, wait, now, log))
             waits[(step, number)] = found
         has_timed_out = found.outcome is WaitOutcome.TIMED_OUT
         deferred_log = await self._take_deferred_log() if is_known and found.outcome is not None else None
@@ -110,7 +110,7 @@ class DatabaseStepCheckpoints:
 
     async def _load_waits(self) -> dict[tuple[str, int], WaitRecord]:
         if self._waits is None:
-            stored = await self._retry(lambda: events.list_waits_of_task(self._database, self._task.id))
+            stored = await self._retry(lambda: external_events.list_waits_of_task(self._database, self._task.id))
             self._waits = {(wait.step, wait.number): wait for wait in stored}
         return self._waits
 
@@ -119,7 +119,7 @@ class DatabaseStepCheckpoints:
         if self._is_log_taken:
             return None
         self._is_log_taken = True
-        return await self._retry(lambda: events.load_deferred_log(self._database, self._task))
+        return await self._retry(lambda: external_events.load_deferred_log(self._database, self._task))
 
     async def _retry(self, operation: Callable[[], Awaitable[T]]) -> T:
         return await retry_while_unavailable(

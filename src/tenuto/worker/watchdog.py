@@ -25,7 +25,7 @@ from tenuto.logs import Log
 from tenuto.model.access.actors import Actor
 from tenuto.model.work.tasks import OVERRUN_GRACE
 from tenuto.postgres.database import Database
-from tenuto.postgres.servers.connector import ConnectionGate
+from tenuto.postgres.servers.server_selection import ConnectionGate
 from tenuto.service.polling_loop import wait_for_event
 from tenuto.service.signals import EXIT_LOST_CONTROL
 from tenuto.store.work import tasks as store

@@ -50,11 +50,11 @@ from tenuto_identity.model.objects import ObjectState
 from tenuto_identity.model.rules.attribute_flow import AttributeFlow
 from tenuto_identity.model.sync.explanation import DeletedExplanation, IdentityExplanation, ObjectExplanation
 from tenuto_identity.model.sync.pending_exports import ExportState
-from tenuto_identity.operations.identity import DefinitionRecord, Hold, SystemDetails
+from tenuto_identity.operations.identity_operations import DefinitionRecord, Hold, SystemDetails
 from tenuto_identity.store.definitions import DefinitionKind, SystemRecord, WatermarkRecord
 from tenuto_identity.store.exports import ExportRecord
-from tenuto_identity.store.items import Item
 from tenuto_identity.store.list_queries import HistoryEntry, IdentityRecord, ObjectRecord
+from tenuto_identity.store.run_items import Item
 from tenuto_identity.store.runs import RunRecord, RunState
 
 router = APIRouter(route_class=ApiRoute)

@@ -10,7 +10,7 @@ from tenuto.api.bodies.request_bodies import ReasonBody
 from tenuto.api.list_pages import decode_key
 from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.model.access.actors import Role
-from tenuto_identity.operations.identity import IdentityOperations
+from tenuto_identity.operations.identity_operations import IdentityOperations
 
 MAX_ID = 2**63 - 1
 RUN_ID = "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1"

@@ -19,7 +19,7 @@ from tenuto_identity.model.definitions.rule_definitions import bind_rule, check_
 from tenuto_identity.model.definitions.system_definitions import SystemDefinition, parse_metaverse_type, parse_system
 from tenuto_identity.model.definitions.templates import parse_template
 from tenuto_identity.model.schema import MetaverseType
-from tenuto_identity.store import definitions, session
+from tenuto_identity.store import definitions, transaction_settings
 from tenuto_identity.store.definitions import DefinitionChange, DefinitionKind, DefinitionRow, StoredDefinitions
 
 _LISTS = {
@@ -59,16 +59,16 @@ def _list(
         return Declared(key(parsed), dict(entry.value), parsed)
 
     async def check_entry(connection: Connection, value: Declared, declared: Mapping[str, Sequence[Any]]) -> None:
-        async with session.schema_of_identity(connection):
+        async with transaction_settings.schema_of_identity(connection):
             stored = await definitions.load_definitions(connection)
             await check(connection, value, _merge(stored, declared), stored)
 
     async def plan(connection: Connection, declared: Sequence[Declared], prune: bool) -> ListPlan:
-        async with session.schema_of_identity(connection):
+        async with transaction_settings.schema_of_identity(connection):
             return await _plan(connection, kind, declared, prune)
 
     async def apply(connection: Connection, planned: ListPlan, author: ChangeAuthor) -> None:
-        async with session.schema_of_identity(connection):
+        async with transaction_settings.schema_of_identity(connection):
             await apply_changes(connection, kind, planned.changes, author, origin="file")
 
     return DefinitionList(_LISTS[kind], parse_entry, lambda value: cast(Declared, value).key, plan, apply, check_entry)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tenuto.errors import Conflict, Invalid, NotFound
-from tenuto.operations.operation import Operation
+from tenuto.operations.bound_operation import Operation
 from tenuto.postgres.database import Connection
 from tenuto_identity.model.json_integers import LongId
 from tenuto_identity.model.objects import JoinKind, ObjectState
@@ -18,7 +18,7 @@ from tenuto_identity.operations.operation_group import IdentityGroup, lock_syste
 from tenuto_identity.runs.definition_snapshot import Configuration, load_configuration
 from tenuto_identity.runs.explanation_loader import no_identity
 from tenuto_identity.runs.page_context import load_identity_context
-from tenuto_identity.store import exports, items, metaverse, objects, previews, session, sync_marks
+from tenuto_identity.store import exports, metaverse, objects, previews, run_items, sync_marks, transaction_settings
 from tenuto_identity.store.metaverse import IdentityWrite
 from tenuto_identity.store.objects import ObjectRow
 from tenuto_identity.store.sync_marks import MarkReason
@@ -179,11 +179,11 @@ class JoinOperations(IdentityGroup):
         operation = await self._begin("identity.identity.forget", target=str(identity), reason=reason)
 
         async def act(connection: Connection) -> Erasure:
-            await session.prepare(connection, whole_tables=True)
+            await transaction_settings.prepare(connection, whole_tables=True)
             is_previewed = await previews.has_item_of(connection, identity)
             # guard: identity.forget_previews
             preview_count = await previews.delete_begun(connection)
-            erased = Erasure(*await items.erase_history(connection, identity))
+            erased = Erasure(*await run_items.erase_history(connection, identity))
             if not erased.change_count and not erased.item_count and not is_previewed:
                 if not await metaverse.load_identities(connection, [identity]):
                     raise NotFound(

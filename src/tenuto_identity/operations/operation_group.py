@@ -8,13 +8,13 @@ from uuid import UUID
 
 from tenuto.errors import NotFound
 from tenuto.extension import ExtensionServices
-from tenuto.operations.operation import OperationGroup
+from tenuto.operations.bound_operation import OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.store.work import task_creation
 from tenuto_identity.model.definitions.definition_reader import suggestion
 from tenuto_identity.model.sync.explanation import HIDDEN, sensitive_attributes
 from tenuto_identity.runs.definition_snapshot import load_configuration
-from tenuto_identity.store import definitions, session
+from tenuto_identity.store import definitions, transaction_settings
 from tenuto_identity.store.definitions import SystemRow
 from tenuto_identity.tasks.task_creation import build_task
 
@@ -53,7 +53,7 @@ class IdentityGroup(OperationGroup):
 
 async def lock_system(connection: Connection, system: str) -> SystemRow:
     """Lock a system in a transaction of an operation."""
-    await session.prepare(connection)
+    await transaction_settings.prepare(connection)
     row = await definitions.lock_system(connection, system)
     if row is None:
         raise no_system(system, [])

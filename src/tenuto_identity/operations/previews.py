@@ -16,8 +16,8 @@ from tenuto.extension import ChangeAuthor, ExtensionServices, StepDefaults, Step
 from tenuto.ids import new_id
 from tenuto.jobs.context import Context
 from tenuto.model.definitions.schedules import Plan
+from tenuto.operations.bound_operation import Operation
 from tenuto.operations.definitions.plans import read_declarations
-from tenuto.operations.operation import Operation
 from tenuto.postgres.database import Connection
 from tenuto.store.definitions import schedules
 from tenuto.store.work import task_creation
@@ -27,7 +27,7 @@ from tenuto_identity.model.sync.explanation import HIDDEN
 from tenuto_identity.model.sync.preview_mask import REVEALED, PreviewMask, preview_mask
 from tenuto_identity.operations.operation_group import IdentityGroup, hidden_attributes, hide_change, no_system
 from tenuto_identity.settings import IdentitySettings
-from tenuto_identity.store import definitions, previews, session
+from tenuto_identity.store import definitions, previews, transaction_settings
 from tenuto_identity.store.definitions import DefinitionKind
 from tenuto_identity.store.previews import PreviewItem, PreviewRecord, PreviewRequest, RequestCount
 from tenuto_identity.tasks.preview_run import PreviewStep, run_preview
@@ -163,7 +163,7 @@ class PreviewOperations(IdentityGroup):
         author, expires_at = operation.actor.name, now + PREVIEW_RETENTION
 
         async def start(connection: Connection) -> None:
-            async with session.schema_of_identity(connection):
+            async with transaction_settings.schema_of_identity(connection):
                 is_new = await previews.insert_preview(
                     connection, id, subject, author, now, expires_at, has_definitions=has_definitions
                 )
@@ -212,7 +212,7 @@ class PreviewOperations(IdentityGroup):
                         or f"its run profiles are: {', '.join(profiles) or 'none'}",
                     )
 
-        await session.read_with(await self._open(), read)
+        await transaction_settings.read_with(await self._open(), read)
 
     async def previews(
         self, *, before: UUID | None = None, limit: int = 100, reveals: bool = False
@@ -240,7 +240,7 @@ class PreviewOperations(IdentityGroup):
         """Return what of a preview the caller may not see."""
         if reveals:
             return REVEALED
-        live = await session.read_with(await self._open(), hidden_attributes, reveals)
+        live = await transaction_settings.read_with(await self._open(), hidden_attributes, reveals)
         return preview_mask(record.sensitive_attributes, live, has_definitions=record.has_definitions)
 
     async def preview_items(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tenuto.extension import PageRequest
-from tenuto.web.components.kit import Action, FilterField, Listing, path_of
+from tenuto.web.components.extension_kit import Action, FilterField, Listing, path_of
 from tenuto_identity.model.sync.pending_exports import MAX_ATTEMPTS, ChangeState, ExportKind, ExportState
 from tenuto_identity.pages.page_query import choice_of, number_of, operations, reveals, text_of, values_text
 from tenuto_identity.store.exports import ExportRecord

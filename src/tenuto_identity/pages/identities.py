@@ -9,7 +9,7 @@ from uuid import UUID
 
 from tenuto.errors import Invalid, NotFound
 from tenuto.extension import PageRequest
-from tenuto.web.components.kit import Action, FieldChange, FilterField, Listing, path_of
+from tenuto.web.components.extension_kit import Action, FieldChange, FilterField, Listing, path_of
 from tenuto_identity.model.definitions.system_definitions import parse_system
 from tenuto_identity.model.objects import ObjectState
 from tenuto_identity.model.sync.explanation import (

@@ -12,7 +12,7 @@ from tenuto.errors import Invalid, NotFound
 from tenuto.extension import PageRequest
 from tenuto.model.access.actors import Role
 from tenuto_identity.model.sync.explanation import HIDDEN
-from tenuto_identity.operations.identity import IdentityOperations
+from tenuto_identity.operations.identity_operations import IdentityOperations
 
 PAGE_SIZE = 50
 _CAPITAL = re.compile("(?<=[a-z])[A-Z]")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tenuto.extension import PageRequest
-from tenuto.web.components.kit import Action, FilterField, Listing, Table, path_of
+from tenuto.web.components.extension_kit import Action, FilterField, Listing, Table, path_of
 from tenuto_identity.list_views import PREVIEWS
 from tenuto_identity.model.sync.explanation import HIDDEN
 from tenuto_identity.model.sync.pending_exports import ExportKind

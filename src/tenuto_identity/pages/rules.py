@@ -9,7 +9,7 @@ from typing import Any
 from tenuto.definitions.document_writer import write_yaml
 from tenuto.errors import Conflict
 from tenuto.extension import PageRequest
-from tenuto.web.components.kit import Action, FilterField, Listing, path_of
+from tenuto.web.components.extension_kit import Action, FilterField, Listing, path_of
 from tenuto_identity.model.rules.attribute_flow import AttributeFlow, RuleDescription
 from tenuto_identity.model.rules.sync_rules import Direction
 from tenuto_identity.pages.page_query import choice_of, operations

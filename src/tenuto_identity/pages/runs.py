@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tenuto.errors import NotFound
 from tenuto.extension import PageRequest, StepSubject
-from tenuto.web.components.kit import FieldChange, FilterField, Listing, path_of
+from tenuto.web.components.extension_kit import FieldChange, FilterField, Listing, path_of
 from tenuto_identity.pages.page_query import (
     PAGE_SIZE,
     Count,
@@ -23,7 +23,7 @@ from tenuto_identity.pages.page_query import (
     uuid_cursor,
     uuid_of,
 )
-from tenuto_identity.store.items import Item
+from tenuto_identity.store.run_items import Item
 from tenuto_identity.store.runs import RunRecord, RunState
 
 FIRST_ERRORS = 5

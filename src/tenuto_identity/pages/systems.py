@@ -9,11 +9,11 @@ from typing import Any
 
 from tenuto.errors import Invalid
 from tenuto.extension import FoundObject, PageRequest
-from tenuto.web.components.kit import Action, FilterField, Listing, path_of
+from tenuto.web.components.extension_kit import Action, FilterField, Listing, path_of
 from tenuto_identity.model.definitions.system_definitions import SystemDefinition, parse_system
 from tenuto_identity.model.schema import Attribute, ContainerSelection, ObjectType, Writable
 from tenuto_identity.model.sync.guards import GuardKind, GuardLimits
-from tenuto_identity.operations.identity import Hold
+from tenuto_identity.operations.identity_operations import Hold
 from tenuto_identity.pages.page_query import (
     MAX_TEXT_LENGTH,
     Count,

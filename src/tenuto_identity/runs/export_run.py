@@ -48,7 +48,7 @@ from tenuto_identity.runs.connector_opener import finish_call
 from tenuto_identity.runs.import_reader import index_key
 from tenuto_identity.runs.page_context import display_of, to_connector_objects
 from tenuto_identity.runs.run_lifecycle import Page, Run
-from tenuto_identity.store import exports, items, objects, runs, sync_marks
+from tenuto_identity.store import exports, objects, run_items, runs, sync_marks
 from tenuto_identity.store.objects import ReferenceRow, TargetAddress, WrittenObject
 from tenuto_identity.store.sync_marks import MarkReason
 
@@ -109,7 +109,7 @@ class ExportRun:
                 remedy="remove it from the definition, and use `tenuto identity preview`",
             )
         await run.write_page(self._release)
-        self._deferring_items = await run.read(items.load_deferring, run.record.task_id, run.id)
+        self._deferring_items = await run.read(run_items.load_deferring, run.record.task_id, run.id)
         holds_deletes = await self._check_deletes()
         for phase in _PHASES:
             await self._send_phase(phase, holds_deletes=holds_deletes)
@@ -330,7 +330,7 @@ class ExportRun:
                 elif self._confirms:
                     confirmed.append(each)
             self._add_item(page, each, result, merged)
-        await items.append_changes(connection, merged)
+        await run_items.append_changes(connection, merged)
         await self._write_objects(connection, written, confirmed, batch.targets)
         await exports.delete_exports(connection, finished)
         depths = {each.pending.object_id: self._depth(each) for each in batch.sendings}

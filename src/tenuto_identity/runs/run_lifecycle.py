@@ -26,8 +26,8 @@ from tenuto_identity.model.definitions.system_definitions import RunKind, RunPro
 from tenuto_identity.model.sync.run_status import RunTotals, decide_status
 from tenuto_identity.runs.definition_snapshot import Configuration, System, load_configuration
 from tenuto_identity.runs.garbage_collection import paused_collection
-from tenuto_identity.store import items, runs, session
-from tenuto_identity.store.items import ChangeRecord, Item
+from tenuto_identity.store import run_items, runs, transaction_settings
+from tenuto_identity.store.run_items import ChangeRecord, Item
 from tenuto_identity.store.runs import NewRun, RunState
 
 WAIT_SECONDS = 5.0
@@ -240,12 +240,12 @@ class Run:
             """Write the page, unless it was committed before and only the acknowledgement was lost."""
             nonlocal attempted
             page = Page(self.counts)
-            async with session.transaction(await self.connection(), self.schema) as connection:
+            async with transaction_settings.transaction(await self.connection(), self.schema) as connection:
                 is_first = await runs.begin_fenced_page(connection, self.id, self.record.fence, number)
                 if not is_first and attempted is not None:
                     return
                 result = await work(connection, page, *arguments)
-                await items.write_items(connection, self.id, page.items, page.changes)
+                await run_items.write_items(connection, self.id, page.items, page.changes)
                 position = None if get_cursor is None else get_cursor(result)
                 await runs.store_progress(connection, self.id, position, page.counts.to_json())
                 attempted = result, page.counts
@@ -271,7 +271,7 @@ class Run:
         """Run ``work(connection, *arguments)`` in a separate transaction; repeat it if the connection is lost."""
         for tries in range(1, MAX_PAGE_TRIES + 1):
             try:
-                async with session.transaction(
+                async with transaction_settings.transaction(
                     await self.connection(), self.schema, whole_tables=whole_tables
                 ) as connection:
                     return await work(connection, *arguments)
@@ -360,7 +360,7 @@ async def execute(
     profile: str | RunProfile,
     process: Callable[[RunProfile], Processor],
     *,
-    schema: str = session.LIVE_SCHEMA,
+    schema: str = transaction_settings.LIVE_SCHEMA,
     allowed_states: tuple[str, ...] = ("active",),
 ) -> dict[str, Any]:
     """Execute a run profile as this attempt; return the summary that its activity shows.
@@ -423,7 +423,7 @@ async def execute_part(
     profile: str | RunProfile,
     process: Callable[[RunProfile], Processor],
     *,
-    schema: str = session.LIVE_SCHEMA,
+    schema: str = transaction_settings.LIVE_SCHEMA,
     previewed: bool = False,
 ) -> RunOutcome:
     """Execute one of several runs of this attempt, under a separate id; an expected failure is its outcome."""
@@ -552,7 +552,7 @@ async def _insert_run(
 ) -> tuple[NewRun, System, RunProfile, Configuration] | runs.OpenRun:
     """Insert the run of this attempt in one transaction; return the run that it has to wait for, if there is one."""
     now = database.clock.now()
-    async with session.transaction(connection, schema):
+    async with transaction_settings.transaction(connection, schema):
         locked = await runs.lock_system(connection, system_name)
         configuration = await load_configuration(connection)
         if locked is None:

@@ -42,8 +42,8 @@ from tenuto_identity.runs.sync_decisions import (
     is_evaluated,
 )
 from tenuto_identity.runs.unique_values import UniqueAttribute, choose_unique
-from tenuto_identity.store import evaluations, exports, items, metaverse, objects, runs, sync_marks
-from tenuto_identity.store.evaluations import Evaluation
+from tenuto_identity.store import evaluated_objects, exports, metaverse, objects, run_items, runs, sync_marks
+from tenuto_identity.store.evaluated_objects import Evaluation
 from tenuto_identity.store.metaverse import IdentityWrite, MatchKey, MetaverseReference
 from tenuto_identity.store.objects import JoinWrite, NewObject, ObjectRow, encode_json
 from tenuto_identity.store.runs import EarlierDeletions
@@ -162,7 +162,7 @@ class SyncRun:
                 nonlocal scanned
                 if self._run.profile.evaluate_all:
                     return Selection.of_rows(await objects.load_objects_page(connection, number, after, size))
-                facts = await evaluations.load_facts(connection, number, after, scanned, self._run.now())
+                facts = await evaluated_objects.load_facts(connection, number, after, scanned, self._run.now())
                 chosen, looked_at, last_id = select_unsettled(facts, rules, size)
                 rows = await objects.load_objects(connection, chosen) if chosen else []
                 # Facts beyond a full page are read again by the next one: look further only where most are skipped.
@@ -400,7 +400,7 @@ class PageWriter:
         await self._write_exports(connection, page)
         referring = await metaverse.delete_identities(connection, deleted, self._now)
         await self._write_marks(connection, referring)
-        await evaluations.store_evaluations(connection, self._evaluations(), self._configuration.rules_version)
+        await evaluated_objects.store_evaluations(connection, self._evaluations(), self._configuration.rules_version)
         self._write_items(page)
 
     # --- what is written --------------------------------------------------------------------------------------------
@@ -717,7 +717,7 @@ class PageWriter:
         if state.id in self._encoded and state.flow is not None and state.flow.changes:
             # A new object: the code below gives the same, see
             # `test_history_of_projected_identities_has_all_values_and_references`.
-            values = items.encode_added_values(state.current.attributes, self._encoded[state.id])
+            values = run_items.encode_added_values(state.current.attributes, self._encoded[state.id])
             if not (references := state.current.references):
                 return values
             others = encode_json({name: ((), sorted(found)) for name, found in references.items()})

@@ -14,9 +14,9 @@ from tenuto.ids import new_id
 from tenuto.model.access.actors import Actor
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromColumn, FromJson, RowMapper
+from tenuto.store.row_mapping import FromColumn, FromJson, RowMapper
 from tenuto_identity.store.objects import encode_json
-from tenuto_identity.store.session import fetch_all
+from tenuto_identity.store.transaction_settings import fetch_all
 
 SQL = load_statements(__file__)
 

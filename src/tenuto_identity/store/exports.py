@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromColumn, RowMapper
+from tenuto.store.row_mapping import FromColumn, RowMapper
 from tenuto_identity.model.json_integers import ChangesAsText, LongId
 from tenuto_identity.model.sync.pending_exports import (
     Change,
@@ -25,7 +25,7 @@ from tenuto_identity.model.sync.pending_exports import (
     encode_changes,
     export_phase,
 )
-from tenuto_identity.store.session import fetch_all
+from tenuto_identity.store.transaction_settings import fetch_all
 
 SQL = load_statements(__file__)
 

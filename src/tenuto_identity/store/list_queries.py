@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from tenuto.postgres.database import Connection
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromColumn, RowMapper
+from tenuto.store.row_mapping import FromColumn, RowMapper
 from tenuto_identity.model.json_integers import IntegersAsText, LongId
 from tenuto_identity.model.objects import JoinKind, ObjectState, Origin
 from tenuto_identity.model.values import Document

@@ -12,12 +12,12 @@ from pydantic_core import from_json
 
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromColumn, PositionalMapper, RowMapper
+from tenuto.store.row_mapping import FromColumn, PositionalMapper, RowMapper
 from tenuto_identity.model.objects import Origin
 from tenuto_identity.model.value_class import value_class
 from tenuto_identity.model.values import Document
 from tenuto_identity.store.objects import encode_json
-from tenuto_identity.store.session import fetch_all
+from tenuto_identity.store.transaction_settings import fetch_all
 
 SQL = load_statements(__file__)
 _FromJson = FromColumn(from_json)

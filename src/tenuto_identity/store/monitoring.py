@@ -8,8 +8,8 @@ from uuid import UUID
 
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import PositionalMapper
-from tenuto_identity.store.session import fetch_all, schema_of_identity
+from tenuto.store.row_mapping import PositionalMapper
+from tenuto_identity.store.transaction_settings import fetch_all, schema_of_identity
 
 SQL = load_statements(__file__)
 _INCONSISTENCIES = (

@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 
 from tenuto.postgres.database import Connection
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromColumn, PositionalMapper, RowMapper
+from tenuto.store.row_mapping import FromColumn, PositionalMapper, RowMapper
 from tenuto_identity.model.objects import JoinKind, ObjectState
 from tenuto_identity.model.value_class import value_class
 from tenuto_identity.model.values import Document, Value

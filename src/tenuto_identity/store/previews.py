@@ -12,10 +12,10 @@ from pydantic_core import from_json
 
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromColumn, FromJson, RowMapper
+from tenuto.store.row_mapping import FromColumn, FromJson, RowMapper
 from tenuto_identity.model.json_integers import ChangesAsText, LongId
 from tenuto_identity.store.objects import encode_json
-from tenuto_identity.store.session import LIVE_SCHEMA, fetch_all
+from tenuto_identity.store.transaction_settings import LIVE_SCHEMA, fetch_all
 
 SQL = load_statements(__file__)
 SHARED_SCHEMA = "tenuto_identity_preview_shared"

@@ -16,9 +16,9 @@ from tenuto.extension import find_open_tasks
 from tenuto.model.access.actors import Actor
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromJson, PositionalMapper, RowMapper
+from tenuto.store.row_mapping import FromJson, PositionalMapper, RowMapper
 from tenuto_identity.store.objects import ObjectCount, encode_json
-from tenuto_identity.store.session import fetch_all
+from tenuto_identity.store.transaction_settings import fetch_all
 
 SQL = load_statements(__file__)
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from tenuto.postgres.database import Connection
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import RowMapper
+from tenuto.store.row_mapping import RowMapper
 from tenuto_identity.model.value_class import value_class
 
 SQL = load_statements(__file__)

@@ -14,9 +14,9 @@ from tenuto.service.polling_loop import PollingLoop
 from tenuto_identity.runs.definition_snapshot import load_configuration
 from tenuto_identity.runs.page_context import display_of, load_identity_context
 from tenuto_identity.settings import IdentitySettings
-from tenuto_identity.store import definitions, items, metaverse, previews, runs, session, sync_marks
-from tenuto_identity.store.items import ChangeRecord, Item
+from tenuto_identity.store import definitions, metaverse, previews, run_items, runs, sync_marks, transaction_settings
 from tenuto_identity.store.metaverse import DueDeletion
+from tenuto_identity.store.run_items import ChangeRecord, Item
 from tenuto_identity.store.sync_marks import MarkReason
 from tenuto_identity.tasks.task_creation import enqueue_step
 
@@ -47,7 +47,7 @@ async def run_housekeeping(services: ExtensionServices) -> None:
         return
 
     async def mark(connection: Connection) -> list[DueDeletion]:
-        await session.prepare(connection)
+        await transaction_settings.prepare(connection)
         for name in await metaverse.reset_interrupted_deletions(connection):
             log.warning("interrupted deletion of a system reset", system=name)
         identities = await metaverse.take_due_reevaluations(connection, now, REEVALUATION_BATCH)
@@ -66,7 +66,7 @@ async def run_housekeeping(services: ExtensionServices) -> None:
 
 async def _end_abandoned_runs(database: Database, now: datetime) -> None:
     """End open runs whose task has ended: they would keep all other runs of their systems waiting."""
-    for each in await session.read_with(database, runs.end_abandoned_runs, now):
+    for each in await transaction_settings.read_with(database, runs.end_abandoned_runs, now):
         log.warning("abandoned run ended", run_id=each.id, task_id=each.task_id, system=each.system)
 
 
@@ -104,7 +104,7 @@ async def _delete_without_systems(connection: Connection, ids: Sequence[int], no
         deleted.append(Item(number, metaverse_id=id, type=identity.type, display=display, change="Deleted"))
         before = {name: [list(values), []] for name, values in identity.attributes.items()}
         changes.append(ChangeRecord(number, "identity", id, before))
-    await items.write_items(connection, new_id(), deleted, changes)
+    await run_items.write_items(connection, new_id(), deleted, changes)
     log.info("identities deleted without systems", identities=len(deleted))
 
 
@@ -112,7 +112,7 @@ async def _drop_previews(database: Database, now: datetime) -> None:
     """Delete previews that are past their time, and scratch copies that killed workers left."""
 
     async def drop(connection: Connection) -> list[str]:
-        await session.prepare(connection, whole_tables=True)
+        await transaction_settings.prepare(connection, whole_tables=True)
         return await previews.drop_expired(connection, now)
 
     for name in await database.transaction(drop):
@@ -121,7 +121,7 @@ async def _drop_previews(database: Database, now: datetime) -> None:
 
 async def _enqueue_recalls(services: ExtensionServices, database: Database) -> None:
     """Enqueue a task for each deleted rule, in the name of the user who deleted it."""
-    for each in await session.read_with(database, definitions.list_recalls):
+    for each in await transaction_settings.read_with(database, definitions.list_recalls):
         await enqueue_step(
             services,
             database,

@@ -26,9 +26,9 @@ from tenuto_identity.runs import run_lifecycle
 from tenuto_identity.runs.connector_opener import decoding_of
 from tenuto_identity.runs.definition_snapshot import System, load_configuration
 from tenuto_identity.runs.preview_connector import PreviewConnector, PreviewedSystem
-from tenuto_identity.runs.processors import choose_processor
+from tenuto_identity.runs.profile_processors import choose_processor
 from tenuto_identity.runs.run_lifecycle import WAIT_SECONDS, RunOutcome
-from tenuto_identity.store import previews, session, sync_marks
+from tenuto_identity.store import previews, sync_marks, transaction_settings
 
 QUOTING_FIELDS = ("problem", "warnings")
 """Texts of a step that can quote values of objects."""
@@ -95,9 +95,9 @@ class _Preview:
         sent: Sequence[dict[str, Any]],
         shown: Sequence[dict[str, Any]],
     ) -> None:
-        async with session.transaction(connection, self._schema, whole_tables=True):
+        async with transaction_settings.transaction(connection, self._schema, whole_tables=True):
             self._last_item = await previews.keep_items(connection, self._id, number, outcome.run_id, self._last_item)
-            await session.prepare(connection, whole_tables=True)
+            await transaction_settings.prepare(connection, whole_tables=True)
             self._last_request = await previews.write_requests(
                 connection, self._id, number, outcome.system, self._last_request, sent
             )
@@ -117,7 +117,7 @@ async def run_preview(
     """
     id = ctx.task_id
     async with ctx.connection() as connection, _scratch_copy(ctx, connection, id) as schema:
-        async with session.transaction(connection):
+        async with transaction_settings.transaction(connection):
             if not await previews.begin_preview(connection, id):
                 raise PermanentFailure(
                     f"there is no preview {id}", code="identity.preview.not_found", remedy="start another one"
@@ -125,9 +125,9 @@ async def run_preview(
         state, problem, shown = "failed", None, []
         try:
             async with connection.transaction(isolation="repeatable_read"):
-                await session.prepare(connection, whole_tables=True)
+                await transaction_settings.prepare(connection, whole_tables=True)
                 await previews.create_scratch_copy(connection, schema)
-            async with session.transaction(connection, schema, whole_tables=True):
+            async with transaction_settings.transaction(connection, schema, whole_tables=True):
                 sensitive = sensitive_attributes((await load_configuration(connection)).rules)
                 if change_definitions is not None:
                     await change_definitions(connection)
@@ -135,7 +135,7 @@ async def run_preview(
                     sensitive |= sensitive_attributes((await load_configuration(connection)).rules)
                 if not steps:
                     steps = await _find_following_steps(connection)
-            async with session.transaction(connection):
+            async with transaction_settings.transaction(connection):
                 await previews.store_sensitive(connection, id, sorted(sensitive))
             shown = await _Preview(services, ctx, database, id, schema).run(connection, steps)
             state = "completed"
@@ -187,7 +187,7 @@ def _name(profile: str | RunProfile) -> str:
 async def _end(
     connection: Connection, database: Database, id: UUID, schema: str, state: str, problem: str | None
 ) -> None:
-    async with session.transaction(connection, whole_tables=True):
+    async with transaction_settings.transaction(connection, whole_tables=True):
         await previews.end_preview(connection, id, state, problem, database.clock.now())
         await previews.drop_scratch_copy(connection, schema)
 

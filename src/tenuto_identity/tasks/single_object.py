@@ -30,7 +30,7 @@ from tenuto_identity.runs.object_keys import rebuild_object_keys
 from tenuto_identity.runs.run_lifecycle import Run, RunFailed, RunOutcome, held_system
 from tenuto_identity.runs.sync_run import SyncRun, load_all
 from tenuto_identity.settings import IdentitySettings
-from tenuto_identity.store import exports, objects, runs, session, sync_marks
+from tenuto_identity.store import exports, objects, runs, sync_marks, transaction_settings
 
 IMPORT_ONE = RunProfile("Import One", RunKind.DELTA_IMPORT)
 SYNC_ONE = RunProfile("Sync One", RunKind.DELTA_SYNC)
@@ -144,7 +144,7 @@ class _SingleObject:
             self._ctx.error("; ".join(f"{each.profile} of {each.system}: {_problem(each)}" for each in bad))
 
     async def _read(self, work: Any, *arguments: Any) -> Any:
-        async with self._ctx.connection() as connection, session.transaction(connection):
+        async with self._ctx.connection() as connection, transaction_settings.transaction(connection):
             return await work(connection, *arguments)
 
     async def _execute(self, system: str, profile: RunProfile, process: run_lifecycle.Processor) -> RunOutcome:

@@ -16,10 +16,10 @@ from tenuto.model.work.tasks import OutcomeStatus
 from tenuto_identity.model.definitions.definition_reader import suggestion
 from tenuto_identity.model.definitions.system_definitions import RunProfile
 from tenuto_identity.runs import run_lifecycle
-from tenuto_identity.runs.processors import choose_processor
+from tenuto_identity.runs.profile_processors import choose_processor
 from tenuto_identity.runs.run_lifecycle import Run
 from tenuto_identity.settings import IdentitySettings
-from tenuto_identity.store import definitions, session
+from tenuto_identity.store import definitions, transaction_settings
 from tenuto_identity.store.definitions import DefinitionChange
 from tenuto_identity.tasks import system_tasks
 from tenuto_identity.tasks.single_object import sync_one
@@ -263,7 +263,7 @@ async def check_profile(step: StepCheck, system: str, profile: str) -> None:
     if system in declared:
         _check_profile_name(system, profile, declared[system].parsed.run_profiles)
         return
-    async with session.schema_of_identity(step.connection) as connection:
+    async with transaction_settings.schema_of_identity(step.connection) as connection:
         stored = await definitions.load_definitions(connection)
     rows = {row.name: row for row in stored.of_kind(definitions.DefinitionKind.SYSTEM)}
     if system not in rows:

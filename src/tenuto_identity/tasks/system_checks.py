@@ -11,7 +11,7 @@ from tenuto_identity.model.schema import ObjectType, Schema
 from tenuto_identity.runs.connector_opener import call_connector, open_connector
 from tenuto_identity.runs.definition_snapshot import System, load_configuration
 from tenuto_identity.runs.run_lifecycle import RunFailed
-from tenuto_identity.store import definitions, session
+from tenuto_identity.store import definitions, transaction_settings
 
 
 async def check_system(services: ExtensionServices, ctx: Context, name: str) -> dict[str, Any]:
@@ -38,7 +38,7 @@ async def discover_schema(services: ExtensionServices, ctx: Context, name: str) 
     async with open_connector(services, ctx, system, read_only=True) as connector:
         schema = await call_connector(connector.discover)
     found = describe_schema(schema)
-    async with ctx.connection() as connection, session.transaction(connection):
+    async with ctx.connection() as connection, transaction_settings.transaction(connection):
         await definitions.store_discovered(connection, system.number, found)
     missing, unselected = compare_schema(schema, system.definition)
     if missing:
@@ -93,7 +93,7 @@ def _names(object_type: ObjectType) -> list[str]:
 
 
 async def _load_system(ctx: Context, name: str) -> System:
-    async with ctx.connection() as connection, session.transaction(connection):
+    async with ctx.connection() as connection, transaction_settings.transaction(connection):
         configuration = await load_configuration(connection)
     if name not in configuration.systems:
         raise RunFailed(

@@ -13,7 +13,7 @@ from tenuto_identity.model.sync.matcher import metaverse_keys
 from tenuto_identity.runs.definition_snapshot import Configuration, load_configuration
 from tenuto_identity.runs.import_reader import index_key
 from tenuto_identity.runs.page_context import display_of
-from tenuto_identity.store import metaverse, session
+from tenuto_identity.store import metaverse, transaction_settings
 from tenuto_identity.store.definitions import DefinitionKind
 from tenuto_identity.store.metaverse import IdentityWrite, MetaverseReference
 
@@ -22,7 +22,7 @@ PAGE_OBJECTS = 2_000
 
 async def generate_from_template(ctx: Context, database: Database, name: str, seed: str) -> dict[str, Any]:
     """Generate the objects of a template. A repeated attempt of the same task generates nothing."""
-    async with ctx.connection() as connection, session.transaction(connection):
+    async with ctx.connection() as connection, transaction_settings.transaction(connection):
         done = await metaverse.load_template_run(connection, ctx.task_id)
         if done is not None:
             return {"template": name, "created": done}

@@ -12,7 +12,7 @@ from uuid import UUID
 from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromJson, RowMapper
+from tenuto.store.row_mapping import FromJson, RowMapper
 from tenuto_notifications.model.dispatch import Group
 
 SQL = load_statements(__file__)

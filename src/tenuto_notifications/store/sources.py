@@ -10,7 +10,7 @@ from uuid import UUID
 
 from tenuto.postgres.database import Connection
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import RowMapper
+from tenuto.store.row_mapping import RowMapper
 from tenuto.store.work.rollups import RollupProgress
 
 SQL = load_statements(__file__)

@@ -9,7 +9,7 @@ import yaml
 
 from tenuto.model.access.actors import Actor
 from tenuto_identity.extension import Identity
-from tests.identity.site import PEOPLE, Site
+from tests.identity.scenario_site import PEOPLE, Site
 
 TEMPLATE = {
     "name": "staff",

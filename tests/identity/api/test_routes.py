@@ -21,7 +21,7 @@ from tenuto.model.access.actors import Role
 from tenuto_identity.list_views import HISTORY, IDENTITIES, ITEMS, OBJECTS, PENDING_EXPORTS, RUNS, SYSTEMS
 from tenuto_identity.operations.operation_group import hide_change
 from tests.api.conftest import HOST, ApiClient, assert_problem
-from tests.identity.site import PEOPLE, Site, open_site
+from tests.identity.scenario_site import PEOPLE, Site, open_site
 
 BASE = "/api/v1/identity"
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tenuto_identity.cli import preview_text
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, Site, open_site
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, Site, open_site
 from tests.support import warm_process
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually

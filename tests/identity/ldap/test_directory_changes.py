@@ -16,7 +16,7 @@ from tests.identity.ldap.conftest import Administrator
 from tests.identity.ldap.slapd import PASSWORD, Slapd
 from tests.identity.ldap.test_conformance import PERSON
 from tests.identity.ldap.test_nightly_run import directory_system
-from tests.identity.site import Site
+from tests.identity.scenario_site import Site
 
 
 @pytest.fixture(autouse=True)

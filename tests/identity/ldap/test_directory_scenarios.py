@@ -15,7 +15,7 @@ from tests.identity.ldap.slapd import CLERK_LIMIT, PASSWORD, READER_PASSWORD, Sl
 from tests.identity.ldap.test_conformance import PERSON
 from tests.identity.ldap.test_nightly_run import _master_key, definitions, directory_system
 from tests.identity.ldap.test_reading import Open, names, open_connector, read
-from tests.identity.site import ADA, ALAN, GRACE, Site
+from tests.identity.scenario_site import ADA, ALAN, GRACE, Site
 from tests.identity.tasks.test_system_tasks import housekeeping
 from tests.support.waiting import eventually
 

@@ -46,7 +46,7 @@ from tests.identity.ldap.test_conformance import PERSON
 from tests.identity.ldap.test_nightly_run import _master_key, definitions, directory_system
 from tests.identity.ldap.test_reading import GROUP, Open, _Relay, names, open_connector, read
 from tests.identity.ldap.test_writing import create, update, write
-from tests.identity.site import NIGHT, Site
+from tests.identity.scenario_site import NIGHT, Site
 
 __all__ = ["_master_key", "open_connector"]  # fixtures
 

@@ -24,7 +24,7 @@ from tenuto import Step, every, manual
 from tenuto.operations.definitions.schedules import schedule_definition
 from tests.identity.ldap.conftest import Administrator
 from tests.identity.ldap.slapd import PASSWORD, Slapd
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, HEADER, NIGHT, Site, open_site
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, HEADER, NIGHT, Site, open_site
 from tests.identity.tasks.test_due_deletions import housekeeping
 
 BARBARA = "1005,Barbara,Liskov,barbara@example.org,Research,Fellow,1001,2020-05-01,"

@@ -30,7 +30,7 @@ from tenuto_identity.model.definitions.system_definitions import parse_system
 from tenuto_identity.model.schema import ContainerSelection, ObjectType
 from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
 from tests.identity.ldap.test_nightly_run import _master_key
-from tests.identity.site import Site
+from tests.identity.scenario_site import Site
 
 __all__ = ["_master_key"]  # a fixture
 

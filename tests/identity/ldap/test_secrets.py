@@ -16,7 +16,7 @@ from tests.api.conftest import HOST, ApiClient
 from tests.identity.ldap.conftest import Administrator
 from tests.identity.ldap.slapd import PASSWORD, Slapd
 from tests.identity.ldap.test_nightly_run import _master_key, definitions
-from tests.identity.site import Site
+from tests.identity.scenario_site import Site
 from tests.web.conftest import get_page, log_in
 
 __all__ = ["_master_key"]  # a fixture

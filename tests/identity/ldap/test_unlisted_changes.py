@@ -14,7 +14,7 @@ from tests.identity.ldap.slapd import PASSWORD, READER_PASSWORD, Slapd
 from tests.identity.ldap.test_moving_entries import system, units
 from tests.identity.ldap.test_nightly_run import _master_key
 from tests.identity.ldap.test_reading import READER
-from tests.identity.site import Site
+from tests.identity.scenario_site import Site
 
 __all__ = ["_master_key"]  # a fixture
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from tenuto import Step, manual
 from tenuto.model.access.actors import Role
 from tenuto.operations.definitions.schedules import schedule_definition
-from tests.identity.site import NIGHT, PEOPLE, Site, open_site
+from tests.identity.scenario_site import NIGHT, PEOPLE, Site, open_site
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SECRET_TITLE = "Keeper of <b>secrets</b>"

@@ -9,7 +9,7 @@ import pytest
 
 from tenuto.errors import Conflict
 from tenuto_identity.tasks.housekeeping import run_housekeeping
-from tests.identity.site import ADA, Site, open_site, run_until_killed
+from tests.identity.scenario_site import ADA, Site, open_site, run_until_killed
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 

@@ -16,7 +16,7 @@ import pytest
 
 from tenuto.postgres import scratch_databases
 from tests.conftest import database_name
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, NIGHT, Site, open_site, run_until_killed
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, NIGHT, Site, open_site, run_until_killed
 
 Night = tuple[tuple[str, str], ...]
 """Systems and run profiles, in order."""

@@ -17,7 +17,7 @@ from tenuto.postgres.migrator import Component
 from tenuto_identity.extension import Identity
 from tenuto_identity.runs.run_lifecycle import Run
 from tests.identity.runs.test_crash_points import FIRST_NIGHT, SECOND_NIGHT, dump
-from tests.identity.site import RunResult, Site, open_site
+from tests.identity.scenario_site import RunResult, Site, open_site
 from tests.races.disposable_server import DisposableServer
 from tests.support.waiting import eventually
 

@@ -13,7 +13,7 @@ import yaml
 from tenuto.cli.definitions.plans import plan_document
 from tenuto.errors import Conflict, Invalid
 from tenuto_identity.store.definitions import DefinitionKind
-from tests.identity.site import Site
+from tests.identity.scenario_site import Site
 from tests.support.errors import raises_code
 
 SCHEDULE = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, Site
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, Site
 
 
 async def test_row_without_anchor_is_an_item_and_the_others_are_imported(site: Site) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.identity.runs.test_safety import hold_of, people
-from tests.identity.site import RunResult, Site, open_site, run_until_killed
+from tests.identity.scenario_site import RunResult, Site, open_site, run_until_killed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tenuto.errors import Conflict, Invalid, NotFound
-from tests.identity.site import ADA, GRACE, PEOPLE, Site
+from tests.identity.scenario_site import ADA, GRACE, PEOPLE, Site
 
 
 async def identity_of(site: Site, anchor: str) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from tenuto.postgres import scratch_databases
 from tests.conftest import database_name
-from tests.identity.site import open_site
+from tests.identity.scenario_site import open_site
 
 SMALL = int(os.environ.get("TENUTO_TEST_MEMORY_OBJECTS", "4000"))
 """Number of objects of the small site; the large one has ten times as many. The scenario names 20,000 and 200,000."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tenuto.model.findings import Severity
+from tenuto.model.doctor_findings import Severity
 from tenuto.observability.event_feed import ChangeDetector
-from tests.identity.site import Site
+from tests.identity.scenario_site import Site
 
 
 async def test_doctor_finds_nothing_after_a_night(site: Site) -> None:

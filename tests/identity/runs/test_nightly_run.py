@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
 
 
 async def test_nightly_run_from_empty_systems_creates_and_confirms_all_accounts(site: Site) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from tests.identity.site import Site
+from tests.identity.scenario_site import Site
 
 PAGE_SIZE = 4
 

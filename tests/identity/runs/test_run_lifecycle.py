@@ -16,8 +16,8 @@ import pytest
 from tenuto.jobs.context import current_context
 from tenuto_identity.runs import run_lifecycle, sync_decisions, sync_run
 from tenuto_identity.runs.run_lifecycle import Run
-from tests.identity.site import ADA, OPEN_RUN, Site, open_site
-from tests.support.known_values import known
+from tests.identity.scenario_site import ADA, OPEN_RUN, Site, open_site
+from tests.support.require_value import known
 from tests.support.waiting import eventually
 
 

@@ -10,7 +10,7 @@ import pytest
 from tenuto import Actor
 from tenuto.errors import Conflict
 from tenuto_identity.runs.run_lifecycle import Run
-from tests.identity.site import Site
+from tests.identity.scenario_site import Site
 from tests.support.errors import raises_code
 
 

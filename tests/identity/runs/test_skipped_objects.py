@@ -8,7 +8,7 @@ import yaml
 
 from tenuto_identity.connectors.memory import MemorySystem
 from tenuto_identity.runs.run_lifecycle import Run
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, Site
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, Site
 from tests.support.waiting import eventually
 
 

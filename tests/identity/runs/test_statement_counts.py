@@ -14,7 +14,7 @@ from tenuto.postgres import scratch_databases
 from tenuto_identity.runs import page_context, sync_run
 from tenuto_identity.runs.run_lifecycle import Run
 from tests.conftest import database_name
-from tests.identity.site import Site, open_site
+from tests.identity.scenario_site import Site, open_site
 
 SIZES = (4, 40)
 """Objects in a page."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from tenuto_identity.tasks.housekeeping import run_housekeeping
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
 
 
 async def test_existing_entry_is_joined_ignoring_case_instead_of_created(site: Site) -> None:

@@ -10,7 +10,7 @@ from tenuto_identity.model.rules.expression_values import (
 )
 from tenuto_identity.model.values import fold_key
 from tenuto_identity.runs.unique_values import CANDIDATE_GROWTH_FACTOR, FIRST_CANDIDATES, UniqueAttribute, choose_free
-from tests.identity.site import ADA, Site
+from tests.identity.scenario_site import ADA, Site
 
 names = st.sampled_from(["ada", "ada2", "ada3", "alan", "grace", "Ada"])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.identity.site import Site, open_site
+from tests.identity.scenario_site import Site, open_site
 
 
 @pytest.fixture

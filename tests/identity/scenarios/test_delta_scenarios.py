@@ -12,7 +12,7 @@ from tenuto_identity.connectors.contract import ConnectorContext, ImportedObject
 from tenuto_identity.connectors.memory import MemoryConnector, MemorySettings
 from tenuto_identity.model.schema import Attribute, ObjectType
 from tenuto_identity.store import objects
-from tests.identity.site import Site
+from tests.identity.scenario_site import Site
 
 BASE = "ou=people,dc=ad,dc=test"
 

@@ -11,7 +11,7 @@ from tenuto_identity.model.sync.explanation import (
     format_identity,
     format_object,
 )
-from tests.identity.site import Site
+from tests.identity.scenario_site import Site
 
 
 async def test_a56_identity_is_explained_from_source_to_target(site: Site) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, Site
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, Site
 
 GRACE_ADDRESS = "cn=Grace Hopper,ou=Engineering,ou=people,dc=ad,dc=test"
 

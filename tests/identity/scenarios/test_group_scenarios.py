@@ -10,8 +10,8 @@ import yaml
 from tenuto.errors import NotFound
 from tenuto_identity.connectors.memory import MemorySystem
 from tenuto_identity.model.sync.explanation import DeletedExplanation, format_deleted
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
-from tests.support.proofs import times
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
+from tests.support.repetition_counts import times
 
 MEMBER = {"type": "reference", "to": "user", "multi": True}
 

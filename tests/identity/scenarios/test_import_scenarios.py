@@ -7,7 +7,7 @@ import pytest
 from tenuto import Step, manual
 from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto_identity.runs.run_lifecycle import Run
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, HEADER, PEOPLE, Site
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, HEADER, PEOPLE, Site
 
 
 def many(count: int, department: str = "Research") -> list[str]:

@@ -13,7 +13,7 @@ from tenuto import Step, manual
 from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto_identity.runs.run_lifecycle import Run
 from tenuto_identity.tasks.housekeeping import run_housekeeping
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, NIGHT, Site, open_site
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, NIGHT, Site, open_site
 
 
 async def start_night(site: Site) -> Any:

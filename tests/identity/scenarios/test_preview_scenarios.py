@@ -12,7 +12,7 @@ import yaml
 from tenuto import Step, manual
 from tenuto.definitions.document_parser import Document
 from tenuto.operations.definitions.schedules import schedule_definition
-from tests.identity.site import ADA, ALAN, GRACE, NIGHT, PEOPLE, Site
+from tests.identity.scenario_site import ADA, ALAN, GRACE, NIGHT, PEOPLE, Site
 
 SCHEDULE = "Nightly HR Sync"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
 
 
 async def identities(site: Site) -> dict[str, dict[str, Any]]:

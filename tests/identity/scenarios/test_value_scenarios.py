@@ -14,7 +14,7 @@ from tenuto_identity.model.sync.explanation import IdentityExplanation
 from tenuto_identity.runs import import_reader
 from tenuto_identity.runs.imports import import_run
 from tenuto_identity.store import objects
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
 
 BASE = "ou=people,dc=ad,dc=test"
 

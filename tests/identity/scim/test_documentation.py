@@ -11,8 +11,8 @@ import yaml
 
 from tenuto_identity.connectors import registry
 from tests.docs.pages import ROOT, blocks
+from tests.identity.scenario_site import Site
 from tests.identity.scim.service import ENTERPRISE, TOKEN, Tenant
-from tests.identity.site import Site
 
 PAGE = ROOT / "docs/how-to/connect-scim.md"
 

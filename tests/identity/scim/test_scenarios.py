@@ -15,10 +15,10 @@ import yaml
 from tenuto.jobs.context import Context, current_context
 from tenuto_identity.connectors.memory import MemorySystem
 from tenuto_identity.runs.run_lifecycle import Run
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, PEOPLE, RunResult, Site, open_site, run_until_killed
 from tests.identity.scim.conftest import WORK_MAIL
 from tests.identity.scim.service import ENTERPRISE, TOKEN, Gateway, Received, Reply, settings
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, RunResult, Site, open_site, run_until_killed
-from tests.support.known_values import known
+from tests.support.require_value import known
 
 BARBARA = "1005,Barbara,Liskov,barbara@example.org,Research,Fellow,1001,2020-05-01,"
 PROFILES = {"Full Import": "full_import", "Delta Import": "delta_import", "Full Sync": "full_sync", "Export": "export"}

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 import yaml
 
-from tests.identity.site import NIGHT, PEOPLE, Site
+from tests.identity.scenario_site import NIGHT, PEOPLE, Site
 from tests.identity.sql.databases import PASSWORD, ROLE, PostgresqlDatabase, SqlDatabase, SqliteDatabase
 from tests.identity.sql.test_writing import kill_connections
 

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from tenuto.postgres.database import Connection, Database
-from tenuto_identity.store import evaluations, exports, metaverse, objects, session, sync_marks
+from tenuto_identity.store import evaluated_objects, exports, metaverse, objects, sync_marks, transaction_settings
 
 COUNT = 50_000
 PAGE = 1_000
@@ -41,7 +41,7 @@ LOOKUPS: dict[str, tuple[str, str]] = {
     "lock_exports": (exports.SQL.lock_exports, IDS),
     "load_stamps": (sync_marks.SQL.load_stamps, IDS),
     "load_marks_page": (sync_marks.SQL.load_marks_page, f"1::smallint, 0, {10**12}, {PAGE}"),
-    "load_facts": (evaluations.SQL.load_facts, f"1::smallint, 0, {PAGE}, now()"),
+    "load_facts": (evaluated_objects.SQL.load_facts, f"1::smallint, 0, {PAGE}, now()"),
     "load_objects_page": (objects.SQL.load_objects_page, f"1::smallint, 0, {PAGE}"),
 }
 
@@ -70,7 +70,7 @@ def scanned(plan: dict[str, Any]) -> Iterator[str]:
 
 
 async def prepare_all(connection: Connection) -> None:
-    async with session.transaction(connection):
+    async with transaction_settings.transaction(connection):
         for name, (statement, _) in LOOKUPS.items():
             await connection.execute(f"PREPARE {name} AS {statement}")
 
@@ -80,7 +80,7 @@ async def measure(connection: Connection, name: str) -> tuple[float, list[str]]:
     times: list[float] = []
     tables: list[str] = []
     for _ in range(3):
-        async with session.transaction(connection):
+        async with transaction_settings.transaction(connection):
             found = await connection.fetchval(
                 f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) EXECUTE {name} ({LOOKUPS[name][1]})"
             )
@@ -97,14 +97,14 @@ async def test_a68_lookups_prepared_on_empty_tables_stay_fast_when_the_tables_ha
         await prepare_all(connection)
         for name, (_, arguments) in LOOKUPS.items():
             for _ in range(6):  # after five uses PostgreSQL may keep a generic plan
-                async with session.transaction(connection):
+                async with transaction_settings.transaction(connection):
                     await connection.fetch(f"EXECUTE {name} ({arguments})")
-        async with session.transaction(connection, whole_tables=True):
+        async with transaction_settings.transaction(connection, whole_tables=True):
             await connection.execute(FILL)
         grown = {name: await measure(connection, name) for name in LOOKUPS}
     other = await asyncpg.connect(url)
     try:
-        async with session.transaction(other, whole_tables=True):
+        async with transaction_settings.transaction(other, whole_tables=True):
             for table in ("connector_objects", "metaverse_objects", "match_keys", "object_keys", "sync_marks"):
                 await other.execute(f"ANALYZE {table}")
             for table in ("metaverse_references", "connector_references", "pending_exports"):
@@ -148,14 +148,14 @@ def used_indexes(plan: dict[str, Any]) -> Iterator[str]:
 async def test_lookups_in_a_system_that_statistics_do_not_know_read_single_objects(database: Database) -> None:
     """The first import of another system: its objects are newer than the statistics."""
     async with database.connection() as connection:
-        async with session.transaction(connection, whole_tables=True):
+        async with transaction_settings.transaction(connection, whole_tables=True):
             await connection.execute(FILL)
-        async with session.transaction(connection, whole_tables=True):
+        async with transaction_settings.transaction(connection, whole_tables=True):
             await connection.execute("ANALYZE connector_objects")
             await connection.execute(NEW_SYSTEM)
         slow: dict[str, list[str]] = {}
         for name, (statement, arguments) in OF_NEW_SYSTEM.items():
-            async with session.transaction(connection):
+            async with transaction_settings.transaction(connection):
                 await connection.execute(f"PREPARE of_new_system_{name} AS {statement}")
                 found = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE of_new_system_{name} ({arguments})")
             indexes = list(used_indexes(json.loads(found)[0]["Plan"]))

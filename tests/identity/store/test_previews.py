@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from tenuto.postgres.database import Connection, Database
-from tenuto_identity.store import previews, session
+from tenuto_identity.store import previews, transaction_settings
 from tenuto_identity.store.previews import NOT_COPIED, SHARED_SCHEMA
 
 TASK = """
@@ -23,7 +23,7 @@ SELECT 1, 1, 'a' || n, '2026-11-01' FROM generate_series(1, 3) AS n
 
 async def create(database: Database, schema: str) -> None:
     async with database.connection() as connection, connection.transaction(isolation="repeatable_read"):
-        await session.prepare(connection, whole_tables=True)
+        await transaction_settings.prepare(connection, whole_tables=True)
         await previews.create_scratch_copy(connection, schema)
 
 
@@ -41,7 +41,7 @@ async def test_copy_has_all_tables_rows_indexes_and_its_own_sequences(database: 
     assert await database.fetch_value(f"SELECT count(*) FROM {schema}.connector_objects") == 3
     count = "SELECT count(*) FROM pg_indexes WHERE schemaname = $1 AND tablename = 'connector_objects'"
     assert await database.fetch_value(count, schema) == await database.fetch_value(count, "tenuto_identity")
-    async with database.connection() as connection, session.transaction(connection, schema):
+    async with database.connection() as connection, transaction_settings.transaction(connection, schema):
         assert await connection.fetchval("SELECT nextval('connector_objects_id_seq')") == 4
         await connection.execute("INSERT INTO sync_marks (object_id, system_number, reason) VALUES (1, 1, 'rule')")
     live_stamp = "SELECT is_called FROM tenuto_identity.sync_mark_stamps"
@@ -74,16 +74,16 @@ async def test_shared_schema_is_used_by_one_preview_at_a_time(database: Database
 async def test_expired_previews_and_abandoned_copies_are_dropped(database: Database, connection: Connection) -> None:
     running, expired = uuid4(), uuid4()
     for id, expires_at in ((running, NOW + timedelta(days=1)), (expired, NOW)):
-        async with database.connection() as other, session.transaction(other):
+        async with database.connection() as other, transaction_settings.transaction(other):
             assert await previews.insert_preview(
                 other, id, "HR/Full Import", "ana", NOW, expires_at, has_definitions=False
             )
         await create(database, previews.scratch_schema(id))
     await database.fetch_all(TASK, running)
-    async with database.connection() as other, session.transaction(other):
+    async with database.connection() as other, transaction_settings.transaction(other):
         await previews.begin_preview(other, running)
     assert await previews.is_anything_expired(database, NOW)
-    async with database.connection() as other, session.transaction(other, whole_tables=True):
+    async with database.connection() as other, transaction_settings.transaction(other, whole_tables=True):
         assert await previews.drop_expired(other, NOW) == [previews.scratch_schema(expired)]
     assert not await previews.is_anything_expired(database, NOW)
     assert await previews.load_preview(database, expired) is None
@@ -94,7 +94,7 @@ async def test_expired_previews_and_abandoned_copies_are_dropped(database: Datab
 
 
 async def drop_expired(database: Database) -> list[str]:
-    async with database.connection() as connection, session.transaction(connection, whole_tables=True):
+    async with database.connection() as connection, transaction_settings.transaction(connection, whole_tables=True):
         return await previews.drop_expired(connection, NOW)
 
 
@@ -114,7 +114,7 @@ async def test_copy_that_a_killed_worker_left_in_the_shared_schema_is_dropped(da
 
 async def test_preview_without_a_task_has_failed(database: Database) -> None:
     queued, running, open_one = uuid4(), uuid4(), uuid4()
-    async with database.connection() as connection, session.transaction(connection):
+    async with database.connection() as connection, transaction_settings.transaction(connection):
         for id in (queued, running, open_one):
             await previews.insert_preview(
                 connection, id, "HR/Full Import", "ana", NOW, NOW + timedelta(days=1), has_definitions=False

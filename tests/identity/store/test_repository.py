@@ -18,7 +18,7 @@ import tenuto_identity.store
 from tenuto.errors import StaleLease
 from tenuto.model.access.actors import Actor
 from tenuto.postgres.database import Connection
-from tenuto.store import records
+from tenuto.store import row_mapping
 from tenuto_identity.model.objects import ObjectState
 from tenuto_identity.model.sync.pending_exports import (
     Change,
@@ -29,7 +29,7 @@ from tenuto_identity.model.sync.pending_exports import (
     PendingExport,
     encode_changes,
 )
-from tenuto_identity.store import exports, items, objects, runs, sync_marks
+from tenuto_identity.store import exports, objects, run_items, runs, sync_marks
 from tenuto_identity.store.objects import ChangedObject, NewObject, ReferenceRow
 from tenuto_identity.store.runs import NewRun
 from tenuto_identity.store.sync_marks import MarkReason
@@ -40,7 +40,9 @@ SYSTEMS = {1: "HR", 2: "AD"}
 
 for module in pkgutil.walk_packages(tenuto_identity.store.__path__, "tenuto_identity.store."):
     importlib.import_module(module.name)
-MAPPERS = [each for each in records.registered_mappers() if each.record_type.__module__.startswith("tenuto_identity.")]
+MAPPERS = [
+    each for each in row_mapping.registered_mappers() if each.record_type.__module__.startswith("tenuto_identity.")
+]
 
 
 def new_object(id: int, anchor: str | None, **fields: Any) -> NewObject:
@@ -68,7 +70,7 @@ async def test_columns_of_statements_are_the_fields_of_their_record(connection: 
 
 
 async def test_every_statement_can_be_prepared(connection: Connection) -> None:
-    for name in ("definitions", "exports", "items", "metaverse", "objects", "previews", "runs", "sync_marks"):
+    for name in ("definitions", "exports", "run_items", "metaverse", "objects", "previews", "runs", "sync_marks"):
         for _, statement in importlib.import_module(f"tenuto_identity.store.{name}").SQL:
             await connection.prepare(statement)
 
@@ -228,7 +230,7 @@ DOCUMENTS = st.dictionaries(TEXTS, st.lists(TEXTS | st.integers(-9, 9) | st.bool
 @given(DOCUMENTS)
 def test_diff_of_new_values_is_made_of_their_json(values: dict[str, list[Any]]) -> None:
     expected = objects.encode_json({name: ([], found) for name, found in values.items()})
-    assert items.encode_added_values(values, objects.encode_json(values)) == expected
+    assert run_items.encode_added_values(values, objects.encode_json(values)) == expected
 
 
 def varied(found: list[Change]) -> list[Change]:

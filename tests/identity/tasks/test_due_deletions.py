@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tenuto_identity.tasks.housekeeping import run_housekeeping
-from tests.identity.site import PEOPLE, Site
+from tests.identity.scenario_site import PEOPLE, Site
 
 LEAVERS = [f"{n},F{n},L{n},p{n}@example.org,Staff,Clerk,,2020-01-01," for n in range(2000, 2012)]
 STAFF = [f"{n},F{n},L{n},p{n}@example.org,Staff,Clerk,,2020-01-01," for n in range(3000, 3060)]

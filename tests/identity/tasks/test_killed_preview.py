@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tenuto_identity.tasks.housekeeping import run_housekeeping
-from tests.identity.site import ADA, ALAN, GRACE, open_site, run_until_killed
+from tests.identity.scenario_site import ADA, ALAN, GRACE, open_site, run_until_killed
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import yaml
 
 from tenuto_identity.connectors.memory import MemorySystem
 from tenuto_identity.tasks.housekeeping import run_housekeeping
-from tests.identity.site import Site
+from tests.identity.scenario_site import Site
 
 PHONEBOOK: dict[str, Any] = {
     "name": "Phonebook",

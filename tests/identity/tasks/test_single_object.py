@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, Site
+from tests.identity.scenario_site import ADA, ALAN, EDSGER, GRACE, Site
 
 
 async def sync_one(site: Site, anchor: str, *, export: bool = False) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.identity.site import Site
+from tests.identity.scenario_site import Site
 
 
 async def test_check_names_what_the_connector_can_do(site: Site) -> None:

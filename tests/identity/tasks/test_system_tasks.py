@@ -14,7 +14,7 @@ from tenuto.store import partitions
 from tenuto_identity.store import runs
 from tenuto_identity.tasks import system_tasks
 from tenuto_identity.tasks.housekeeping import run_housekeeping
-from tests.identity.site import PEOPLE, Site, open_site, run_until_killed
+from tests.identity.scenario_site import PEOPLE, Site, open_site, run_until_killed
 from tests.support.errors import raises_code
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tenuto.errors import Invalid
-from tests.identity.site import Site
+from tests.identity.scenario_site import Site
 from tests.support.errors import raises_code
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 
 PEOPLE, GROUPS = times(300, in_a_proof=10_000), times(5, in_a_proof=500)
 TEMPLATE = f"""

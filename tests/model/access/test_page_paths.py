@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenuto.model.access.page_paths import is_page_path
+from tenuto.model.access.redirect_paths import is_page_path
 
 ELSEWHERE = [
     "//host",

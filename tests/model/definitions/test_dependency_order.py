@@ -17,7 +17,7 @@ from tenuto.model.definitions.manifests import Manifest
 from tenuto.model.definitions.schedules import Plan, ScheduleDefinition
 from tenuto.model.definitions.steps import Step
 from tenuto.model.triggers import manual
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 
 LONG = 5000
 

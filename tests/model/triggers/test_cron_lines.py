@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tenuto.model.triggers import cron
 from tests.model.triggers.cron_lines import cron_lines
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 
 NEW_YEAR = datetime(2031, 1, 1, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tenuto.model.triggers import Trigger, at, cron, every, zones
 from tenuto.model.triggers.trigger import ClockTrigger
 from tests.model.triggers import test_trigger_properties as properties
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 
 NOON = datetime(2031, 5, 17, 12, tzinfo=UTC)
 TRIGGERS = [

@@ -17,7 +17,7 @@ from cronsim import CronSim
 from tenuto.model.triggers import Trigger, at, cron, every
 from tests.model.triggers import oracle
 from tests.model.triggers.oracle import Walk
-from tests.support.proofs import seed, times
+from tests.support.repetition_counts import seed, times
 
 pytestmark = pytest.mark.slow
 

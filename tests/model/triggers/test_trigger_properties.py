@@ -17,7 +17,7 @@ from tenuto.errors import Invalid
 from tenuto.model.triggers import Trigger, at, cron, every, trigger_from_json
 from tenuto.model.triggers.calendar_limits import CalendarOptions
 from tests.model.triggers.cron_lines import cron_lines
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 
 ZONES = ["UTC", "Europe/London", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia"]
 ZONES += ["Asia/Kathmandu", "America/St_Johns", "Africa/Cairo", "Antarctica/Troll", "America/Havana"]

@@ -30,7 +30,7 @@ from tenuto.model.work.occurrences import (
 )
 from tests.model.triggers import test_trigger_properties as properties
 from tests.support.model_values import NOON
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 
 MINUTE = timedelta(minutes=1)
 MINUTELY = every("1m")

@@ -17,7 +17,6 @@ from tenuto.model.definitions.manifests import Manifest
 from tenuto.postgres.database import Database
 from tenuto.store.work import tasks as store
 from tests.support.errors import raises_code
-from tests.support.known_values import known
 from tests.support.manifests import (
     claim_runs,
     create_batch,
@@ -27,6 +26,7 @@ from tests.support.manifests import (
     read_table,
     start_run,
 )
+from tests.support.require_value import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.tasks import Register
 from tests.support.waiting import eventually

@@ -17,7 +17,7 @@ from tenuto.errors import Conflict, Invalid
 from tenuto.operations.work.batch_inputs import CHUNK_SIZE, PipelinedWriter
 from tests.support.errors import raises_code
 from tests.support.manifests import batch_counts
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 

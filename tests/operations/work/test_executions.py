@@ -28,8 +28,8 @@ from tenuto.postgres.database import Database, DatabaseError
 from tenuto.store.work import executions as execution_store
 from tenuto.store.work import tasks as store
 from tests.support.errors import raises_code
-from tests.support.known_values import known
 from tests.support.model_values import NOON
+from tests.support.require_value import known
 from tests.support.schedules import (
     ANA,
     MINUTE,

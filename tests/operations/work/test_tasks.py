@@ -22,7 +22,7 @@ from tenuto.postgres.database import Database
 from tenuto.store.work import activities
 from tenuto.store.work.workers import QueueRecord
 from tests.support.errors import raises_code
-from tests.support.known_values import known
+from tests.support.require_value import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 

@@ -13,9 +13,9 @@ from tenuto.model.work.tasks import Deferral, Outcome, OutcomeStatus, Settlement
 from tenuto.operations.events.approvals import Approvals
 from tenuto.operations.work import dead_letters
 from tenuto.postgres.database import Connection, Database
-from tenuto.store.events import approvals, child_tasks, events
+from tenuto.store.events import approvals, child_tasks, external_events
 from tenuto.store.events.approvals import NewApproval
-from tenuto.store.events.events import NewEvent
+from tenuto.store.events.external_events import NewEvent
 from tenuto.store.work import task_creation
 from tests.races.execution_actions import fail_permanently, run_to_end
 from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, in_transaction
@@ -34,7 +34,7 @@ def send_event(key: str) -> Action:
     async def send(connection: Connection, scenario: Scenario) -> None:
         now = scenario.db.clock.now()
         event = NewEvent(scenario.id(f"event {key}"), "paid", key, "1", now, now + timedelta(days=1), ACTOR)
-        await events.send_event(connection, event)
+        await external_events.send_event(connection, event)
 
     return in_transaction(send)
 
@@ -50,7 +50,7 @@ async def wait_for_event(db: Database, scenario: Scenario) -> None:
 
 async def _register_wait(db: Database, task: Task, key: str) -> None:
     now = db.clock.now()
-    await events.register_wait(db, task, EventWait("", 1, "paid", key, now + timedelta(hours=1)), now)
+    await external_events.register_wait(db, task, EventWait("", 1, "paid", key, now + timedelta(hours=1)), now)
 
 
 async def _give_up_slot(db: Database, task: Task) -> None:
@@ -125,8 +125,8 @@ async def finish_all(db: Database, scenario: Scenario) -> None:
 
 async def delete_old_rows(db: Database, scenario: Scenario) -> None:
     cutoff = db.clock.now() + LATER
-    await events.delete_expired_events(db, cutoff, 100)
-    await events.delete_orphaned_waits(db, cutoff, 100)
+    await external_events.delete_expired_events(db, cutoff, 100)
+    await external_events.delete_orphaned_waits(db, cutoff, 100)
     await approvals.delete_ended_approvals(db, cutoff, 100)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenuto.maintenance.activity_rollups import add_ended_activities
-from tenuto.model.database_history import SeenHistory
+from tenuto.model.lost_commits import SeenHistory
 from tenuto.model.work.rollups import BUCKET_RETENTION
 from tenuto.postgres.database import Database
 from tenuto.store import database_history

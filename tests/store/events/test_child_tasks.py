@@ -15,7 +15,7 @@ from tenuto.lifecycle.completion import finish
 from tenuto.model.access.actors import Actor
 from tenuto.model.work.tasks import Deferral, NewTask, Outcome, OutcomeStatus, Settlement, Task, WaitKey, settle
 from tenuto.postgres.database import Database
-from tenuto.store.events import child_tasks, events
+from tenuto.store.events import child_tasks, external_events
 from tenuto.store.work import task_creation
 from tenuto.store.work import tasks as store
 from tests.support.model_values import make_new_task
@@ -82,7 +82,7 @@ async def test_end_of_another_task_does_not_end_the_wait(db: Database, parent: T
     for task in await store.claim_tasks(db, worker_id, ["default"], 5, LEASE):
         if task.id != child.id:
             await finish(db, [completed(db, task)])
-    (wait,) = await events.list_waits_of_task(db, parent.id)
+    (wait,) = await external_events.list_waits_of_task(db, parent.id)
     assert wait.outcome is None
 
 
@@ -102,5 +102,5 @@ async def test_children_and_workflows_that_end_in_one_statement_all_continue(
     assert len(await finish(db, [parked, ended, failed])) == 3
     (again,) = [each for each in await store.claim_tasks(db, worker_id, ["default"], 5, LEASE) if each.id == parent.id]
     assert again.attempt == parent.attempt
-    waits = await events.list_waits_of_task(db, parent.id)
+    waits = await external_events.list_waits_of_task(db, parent.id)
     assert [(each.step, each.outcome) for each in waits] == [("1", "received"), ("2", None)]

@@ -18,7 +18,7 @@ from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeSta
 from tenuto.postgres.database import Connection, Database
 from tenuto.store.definitions import manifests
 from tenuto.store.definitions.manifests import GroupSettings
-from tenuto.store.events import events
+from tenuto.store.events import external_events
 from tenuto.store.work import batches, workers
 from tenuto.store.work import tasks as store
 from tests.support.manifests import NOON, claim_runs, create_batch, create_manifest, run_in_transaction
@@ -300,7 +300,7 @@ async def test_parked_task_that_is_woken_is_claimed_under_the_rate(db: Database,
     other = await create_task(db, rate_key="shop", rate_limit=rate)
     assert await claim(db, me) == [first]
     await db.fetch_all("UPDATE tenuto.tasks SET began_at = now() WHERE id = $1", other)
-    await run_in_transaction(db, lambda connection: events.wake_tasks(connection, {other}, now()))
+    await run_in_transaction(db, lambda connection: external_events.wake_tasks(connection, {other}, now()))
     assert await states(db) == {("running", None): 1, ("queued", None): 1}
     assert await claim(db, me) == []
     assert await states(db) == {("running", None): 1, ("scheduled", "rate shop"): 1}

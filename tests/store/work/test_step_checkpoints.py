@@ -18,8 +18,8 @@ from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store.work import step_checkpoints, task_creation
 from tenuto.store.work import tasks as store
-from tests.support.known_values import known
 from tests.support.model_values import make_new_task
+from tests.support.require_value import known
 from tests.support.waiting import eventually
 
 RegisterWorker = Callable[..., Awaitable[UUID]]

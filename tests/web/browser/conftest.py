@@ -46,7 +46,7 @@ from tenuto.model.access.actors import Role
 from tenuto.settings import load_settings
 from tenuto.web import server
 from tenuto.web.application import create_web_application
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 MISSING = "chromium is not installed: apt-get install chromium"

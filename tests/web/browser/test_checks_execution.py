@@ -11,7 +11,7 @@ from playwright.async_api import FloatRect, expect
 
 from tenuto import Step, every
 from tenuto.model.access.actors import Actor, ActorType, Role
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 from tests.support.waiting import eventually
 from tests.web.browser.conftest import Site, within
 

@@ -10,7 +10,7 @@ from playwright.async_api import Page, Route, expect
 
 from tenuto import Tenuto
 from tenuto.model.access.actors import Role
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 from tests.support.waiting import eventually
 from tests.web.browser.conftest import Site
 from tests.web.browser.test_accessibility import find_violations

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Locator, Page, Request, expect
 
 from tenuto.model.access.actors import Role
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 from tests.support.waiting import eventually
 from tests.web.browser.conftest import REFRESH, Site, within
 from tests.web.browser.test_accessibility import fill

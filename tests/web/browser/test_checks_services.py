@@ -23,7 +23,7 @@ from tenuto.model.access.actors import Role
 from tenuto.settings import load_settings
 from tests.cli.conftest import Shell, open_shell  # noqa: F401
 from tests.races.proxy import Proxy
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 from tests.support.waiting import eventually
 from tests.web.browser.conftest import Site, make_app, running_site
 from tests.web.browser.test_checks_lists import hold

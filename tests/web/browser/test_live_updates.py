@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.async_api import Route, expect
 
-from tests.support.proofs import times
+from tests.support.repetition_counts import times
 from tests.support.waiting import eventually
 from tests.web.browser.conftest import REFRESH, Site
 

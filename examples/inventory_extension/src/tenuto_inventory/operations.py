@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
-from tenuto.operations.operation import OperationGroup
+from tenuto.operations.bound_operation import OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto_inventory import store
 from tenuto_inventory.store import Item, Order

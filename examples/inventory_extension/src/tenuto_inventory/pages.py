@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tenuto.errors import Invalid
 from tenuto.extension import FoundObject, PageRequest, StepSubject
 from tenuto.presentation.columns import Column, ResourceView
-from tenuto.web.components.kit import Action, FilterField, Listing, Table, path_of
+from tenuto.web.components.extension_kit import Action, FilterField, Listing, Table, path_of
 from tenuto_inventory.store import Item, Order
 
 PAGE_SIZE = 50

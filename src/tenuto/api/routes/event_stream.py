@@ -29,7 +29,7 @@ from tenuto.model.access.actors import Role
 from tenuto.observability.event_feed import EventBatch, EventFeed
 from tenuto.observability.event_sources import TOPICS, EndedActivities, LiveWorkers, Reset
 from tenuto.observability.watched_objects import ObjectChange, is_watched_topic, parse_watched_topic
-from tenuto.store.reports.changes import DeadLetterChange, DefinitionChange, ExecutionChange
+from tenuto.store.reports.changed_objects import DeadLetterChange, DefinitionChange, ExecutionChange
 from tenuto.store.reports.watched_objects import KINDS
 
 router = APIRouter(prefix="/api/v1", tags=["events"], route_class=ApiRoute)

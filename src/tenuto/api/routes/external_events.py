@@ -17,7 +17,7 @@ from tenuto.api.parameters import Id, Name
 from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.model.access.actors import Role
 from tenuto.presentation.event_views import EVENTS, WAITS
-from tenuto.store.events.events import EventRecord, OpenWaitRecord
+from tenuto.store.events.external_events import EventRecord, OpenWaitRecord
 
 router = APIRouter(prefix="/api/v1/events", tags=["external events"], route_class=ApiRoute)
 

@@ -35,8 +35,8 @@ from tenuto.definitions.definition_files import parse_manifests
 from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.errors import Invalid
 from tenuto.model.access.actors import Role
+from tenuto.model.definitions.blocking_reasons import Obstacle
 from tenuto.model.definitions.manifests import Manifest
-from tenuto.model.definitions.obstacles import Obstacle
 from tenuto.model.triggers import ManualTrigger
 from tenuto.model.work.tasks import TaskState
 from tenuto.operations.definitions.schedule_checks import TriggerExplanation

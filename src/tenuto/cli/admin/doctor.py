@@ -15,7 +15,7 @@ from tenuto.cli.output import ProgressLine, print_json
 from tenuto.cli.parameters import flag
 from tenuto.cli.tables import print_rich, styled_state
 from tenuto.clock import monotonic_seconds
-from tenuto.model.findings import Finding, Severity
+from tenuto.model.doctor_findings import Finding, Severity
 from tenuto.presentation.admin_views import FINDINGS
 from tenuto.presentation.text_formats import count_noun, format_duration, safe_text
 

@@ -10,7 +10,7 @@ from typing import Any
 from tenuto.errors import Invalid, UnknownJob, quoted
 from tenuto.jobs.context import Context
 from tenuto.jobs.registry import WORKFLOW, Job, context_parameter_of
-from tenuto.jobs.workflows.run import WorkflowRun
+from tenuto.jobs.workflows.workflow_run import WorkflowRun
 
 
 def workflow_function(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:

@@ -32,7 +32,7 @@ from tenuto.model import validation
 from tenuto.model.access.actors import Actor, ActorType, Caller, Role
 from tenuto.model.access.operation_context import OperationCaller
 from tenuto.operations.argument_checks import MAX_LIMIT, check_instant, check_limit
-from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
+from tenuto.operations.bound_operation import OpenDatabase, Operation, OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.store.access import api_keys
 from tenuto.store.access.api_keys import ApiKeyRecord, KeyKind, SessionRecord

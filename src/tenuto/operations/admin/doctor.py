@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tenuto.diagnostics.doctor import ReportProgress, run_checks
 from tenuto.extension import ExtensionServices
-from tenuto.model.findings import Finding
-from tenuto.operations.operation import OperationGroup
+from tenuto.model.doctor_findings import Finding
+from tenuto.operations.bound_operation import OperationGroup
 
 
 class Doctor(OperationGroup):

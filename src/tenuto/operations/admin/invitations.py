@@ -29,7 +29,7 @@ from tenuto.operations.admin.api_keys import (
     new_session,
 )
 from tenuto.operations.argument_checks import MAX_LIMIT, check_limit
-from tenuto.operations.operation import OpenDatabase, OperationGroup
+from tenuto.operations.bound_operation import OpenDatabase, OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.store.access import api_keys, invitations
 from tenuto.store.access.api_keys import ApiKeyRecord

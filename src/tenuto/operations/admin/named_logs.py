@@ -12,7 +12,7 @@ from tenuto.model import validation
 from tenuto.model.filter_keys import LOG_ENTRY_KEYS
 from tenuto.model.filters import Filter
 from tenuto.operations.argument_checks import build_filter, check_limit
-from tenuto.operations.operation import OperationGroup
+from tenuto.operations.bound_operation import OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.store import named_logs
 from tenuto.store.named_logs import LogEntryRecord, NamedLogRecord

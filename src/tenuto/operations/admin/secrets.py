@@ -17,7 +17,7 @@ from tenuto.model import validation
 from tenuto.model.access.operation_context import OperationCaller
 from tenuto.model.access.secrets import SecretRef, TextOrSecret
 from tenuto.operations.argument_checks import check_limit
-from tenuto.operations.operation import OpenDatabase, OperationGroup
+from tenuto.operations.bound_operation import OpenDatabase, OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.secret_encryption import MasterKeys, UnknownMasterKey
 from tenuto.settings import Settings

@@ -18,13 +18,13 @@ from tenuto.errors import Invalid, UserError
 from tenuto.jobs.registry import JobRegistry
 from tenuto.logs import Log
 from tenuto.model.access.operation_context import OperationCaller
+from tenuto.model.definitions.blocking_reasons import Obstacle
 from tenuto.model.definitions.dependency_order import sort_definitions
-from tenuto.model.definitions.obstacles import Obstacle
 from tenuto.operations.argument_checks import check_limit
-from tenuto.operations.operation import OpenDatabase, OperationGroup, change_context
+from tenuto.operations.bound_operation import OpenDatabase, OperationGroup, change_context
 from tenuto.postgres.database import Database
 from tenuto.store.definitions.definition_rows import Definition, StoredDefinition, Version
-from tenuto.store.reports import obstacles
+from tenuto.store.reports import blocking_reasons
 from tenuto.store.service_notifications import notify_services
 
 log = Log("tenuto.definitions")
@@ -93,7 +93,7 @@ class DefinitionOperations(OperationGroup, ABC, Generic[F, D, S]):
         """Log definitions from code that neither this program nor another running app declares any more, and return
         their keys. With ``prune``, delete those without open runs."""
         kind = self._definitions.kind
-        keys = await obstacles.list_undeclared(database, kind, list(self.declared))
+        keys = await blocking_reasons.list_undeclared(database, kind, list(self.declared))
         if keys and not prune:
             remedy = f"delete them with `tenuto {kind} delete`, or start a service with --prune"
             log.warning("definitions not declared by any running app", kind=kind, names=keys[:20], remedy=remedy)
@@ -203,7 +203,7 @@ class DefinitionOperations(OperationGroup, ABC, Generic[F, D, S]):
 
     async def obstacles(self, key: str) -> Sequence[Obstacle]:
         """Return why a definition does not run on its own although it is enabled; nothing if it does."""
-        return (await obstacles.find_obstacles(await self._open(), self._definitions.kind, [key])).get(key, [])
+        return (await blocking_reasons.find_obstacles(await self._open(), self._definitions.kind, [key])).get(key, [])
 
     async def dependents(self, key: str) -> Sequence[str]:
         """Return the keys of the definitions that run after this one, if there are such."""

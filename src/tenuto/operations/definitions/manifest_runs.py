@@ -13,7 +13,7 @@ from uuid import UUID
 from tenuto.definitions.manifest_definitions import MANIFESTS
 from tenuto.errors import Conflict, TenutoError
 from tenuto.model.work.tasks import NewTask
-from tenuto.operations.operation import Operation
+from tenuto.operations.bound_operation import Operation
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import manifest_manager
 from tenuto.store.access.audit_recorder import duplicate_request_error

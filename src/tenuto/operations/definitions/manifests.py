@@ -27,10 +27,10 @@ from tenuto.model.definitions.steps import override_policy
 from tenuto.model.triggers import ManualTrigger, Trigger
 from tenuto.model.work.tasks import parse_duration_seconds, parse_expires_in
 from tenuto.operations.argument_checks import MAX_LIMIT, check_limit
+from tenuto.operations.bound_operation import change_context
 from tenuto.operations.definitions import manifest_runs
 from tenuto.operations.definitions.definition_operations import DefinitionOperations
 from tenuto.operations.definitions.manifest_runs import RunRequest
-from tenuto.operations.operation import change_context
 from tenuto.postgres.database import Database
 from tenuto.scheduling import manifest_manager
 from tenuto.scheduling.manifest_manager import PollResult

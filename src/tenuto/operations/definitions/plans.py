@@ -29,9 +29,9 @@ from tenuto.extension.registry import ExtensionRegistry
 from tenuto.ids import new_id
 from tenuto.jobs.registry import JobRegistry
 from tenuto.model.access.operation_context import OperationCaller
+from tenuto.operations.bound_operation import OpenDatabase, OperationGroup, change_context
 from tenuto.operations.definitions.manifests import Manifests
 from tenuto.operations.definitions.schedules import Schedules
-from tenuto.operations.operation import OpenDatabase, OperationGroup, change_context
 from tenuto.postgres import read_transactions
 from tenuto.postgres.database import Connection, Database
 from tenuto.steps.built_in_kinds import check_steps, check_steps_in_tx

@@ -32,6 +32,7 @@ from tenuto.model.filters import Filter
 from tenuto.model.triggers import Trigger
 from tenuto.model.work.occurrences import Decision
 from tenuto.operations.argument_checks import build_filter, check_limit
+from tenuto.operations.bound_operation import OpenDatabase
 from tenuto.operations.definitions import backfills
 from tenuto.operations.definitions.backfills import BackfillPreview, DayOrInstant
 from tenuto.operations.definitions.definition_operations import DefinitionOperations
@@ -41,7 +42,6 @@ from tenuto.operations.definitions.schedule_checks import (
     check_schedule,
     explain_trigger,
 )
-from tenuto.operations.operation import OpenDatabase
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.read_transactions import read_snapshot
 from tenuto.scheduling import firing

@@ -17,7 +17,7 @@ from tenuto.model import validation
 from tenuto.model.access.actors import Role
 from tenuto.model.events.approvals import ApprovalState, Decision, may_decide, state_after
 from tenuto.operations.argument_checks import check_limit, require_single_match
-from tenuto.operations.operation import Operation, OperationGroup
+from tenuto.operations.bound_operation import Operation, OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.store.events import approvals
 from tenuto.store.events.approvals import ApprovalRecord, DecisionRecord

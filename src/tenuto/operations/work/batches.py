@@ -26,8 +26,8 @@ from tenuto.model.filter_keys import BATCH_KEYS
 from tenuto.model.filters import Filter
 from tenuto.model.work.tasks import NewTask, Settlement, cancelled_outcome, parse_duration_seconds
 from tenuto.operations.argument_checks import MAX_LIMIT, build_filter, check_limit, require_single_match
+from tenuto.operations.bound_operation import OpenDatabase, Operation, OperationGroup
 from tenuto.operations.definitions.manifests import Manifests
-from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
 from tenuto.operations.work.batch_inputs import ChunkReader, KeyFunction, PipelinedWriter
 from tenuto.operations.work.completion_waiter import EndSignal, PollIntervals, wait_until_ended
 from tenuto.operations.work.dead_letters import DeadLetters

@@ -25,7 +25,7 @@ from tenuto.model.work.bulk_operations import (
     write_id_list,
 )
 from tenuto.operations.argument_checks import MAX_LIMIT, check_instant, check_limit, require_single_match
-from tenuto.operations.operation import OpenDatabase, OperationGroup
+from tenuto.operations.bound_operation import OpenDatabase, OperationGroup
 from tenuto.operations.work.bulk_kinds import KINDS, KindRules
 from tenuto.operations.work.completion_waiter import EndSignal, PollIntervals, wait_until_ended
 from tenuto.postgres.database import Connection

@@ -28,13 +28,13 @@ from tenuto.model.work.dead_letters import DeadLetterState
 from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import ActivityState, NewTask
 from tenuto.operations.argument_checks import MAX_LIMIT, build_filter, check_instant, check_limit, require_single_match
-from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
+from tenuto.operations.bound_operation import OpenDatabase, Operation, OperationGroup
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling.manifest_manager import new_run
 from tenuto.settings import Settings
 from tenuto.store.definitions import manifests
 from tenuto.store.definitions.manifests import GroupSettings, StoredManifest
-from tenuto.store.events import events
+from tenuto.store.events import external_events
 from tenuto.store.filter_sql import CappedCount
 from tenuto.store.reports import failure_groups
 from tenuto.store.reports.failure_groups import FailureGroup, FailureGroupDetails
@@ -359,7 +359,7 @@ async def retry_dead_letters(
         if make_input is None:  # a chain continues after its last stored step
             pairs = [(dead_letter.task_id, task_ids[dead_letter.id]) for dead_letter in retried]
             await step_checkpoints.copy_checkpoints(connection, pairs)
-            await events.copy_received_waits(connection, pairs)
+            await external_events.copy_received_waits(connection, pairs)
         resolved = [(dead_letter.id, task_ids[dead_letter.id]) for dead_letter in retried]
         if resolved:
             await dead_letters.resolve_dead_letters(connection, resolved, now, by, note, request)

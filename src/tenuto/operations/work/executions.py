@@ -23,8 +23,8 @@ from tenuto.model.filters import Filter
 from tenuto.model.work.executions import StepState
 from tenuto.model.work.tasks import OutcomeReason, parse_duration_seconds
 from tenuto.operations.argument_checks import build_filter, check_limit, require_single_match
+from tenuto.operations.bound_operation import OpenDatabase, OperationGroup
 from tenuto.operations.definitions.schedules import find_schedule_id
-from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.operations.work.completion_waiter import EndNotifications, PollIntervals, wait_until_ended
 from tenuto.operations.work.execution_timeline import (
     USUAL_RUN_COUNT,

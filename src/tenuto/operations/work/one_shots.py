@@ -31,7 +31,7 @@ from tenuto.model.work.tasks import (
     parse_expires_in,
 )
 from tenuto.operations.argument_checks import build_filter, check_instant, check_limit, require_single_match
-from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
+from tenuto.operations.bound_operation import OpenDatabase, Operation, OperationGroup
 from tenuto.operations.work.tasks import new_task
 from tenuto.postgres.database import Connection, Database
 from tenuto.settings import Settings

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from tenuto.errors import Invalid, NotFound, quoted
 from tenuto.model import validation
 from tenuto.model.work.rate_limits import parse_rate_limit
-from tenuto.operations.operation import Operation, OperationGroup
+from tenuto.operations.bound_operation import Operation, OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.store.service_notifications import notify_services
 from tenuto.store.work import workers

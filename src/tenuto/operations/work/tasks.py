@@ -23,7 +23,7 @@ from tenuto.model.filters import Filter
 from tenuto.model.work.step_positions import position_of_step
 from tenuto.model.work.tasks import NewTask, parse_duration_seconds
 from tenuto.operations.argument_checks import build_filter, check_id, check_instant, check_limit, require_single_match
-from tenuto.operations.operation import OpenDatabase, OperationGroup
+from tenuto.operations.bound_operation import OpenDatabase, OperationGroup
 from tenuto.operations.work.attempt_logs import AttemptLogText, read_attempt_log
 from tenuto.operations.work.batch_inputs import PipelinedWriter
 from tenuto.operations.work.completion_waiter import EndSignal, PollIntervals, wait_until_ended

@@ -21,8 +21,8 @@ from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid, StoreError, Unavailable
 from tenuto.logs import Log
 from tenuto.postgres.database import Connection, Database, DatabaseError, Row, StatementTimeout
-from tenuto.postgres.servers.connector import UnsuitableServer
 from tenuto.postgres.servers.server_addresses import describe_address, prefer_target
+from tenuto.postgres.servers.server_selection import UnsuitableServer
 from tenuto.postgres.sql_loader import load_statements
 
 SQL = load_statements(__file__)

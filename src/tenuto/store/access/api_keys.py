@@ -11,7 +11,7 @@ from tenuto.errors import Conflict
 from tenuto.model.access.actors import Role
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromColumn, RowMapper
+from tenuto.store.row_mapping import FromColumn, RowMapper
 
 SQL = load_statements(__file__)
 

@@ -14,7 +14,7 @@ from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.filter_sql import AUDIT, CappedCount, count_rows
-from tenuto.store.records import FromJson, RowMapper
+from tenuto.store.row_mapping import FromJson, RowMapper
 
 SQL = load_statements(__file__)
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.secret_encryption import EncryptedSecret
-from tenuto.store.records import RowMapper
+from tenuto.store.row_mapping import RowMapper
 
 SQL = load_statements(__file__)
 

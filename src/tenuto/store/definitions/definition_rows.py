@@ -18,7 +18,7 @@ from tenuto.model.definitions.dependency_order import HasReferences
 from tenuto.model.triggers import Trigger
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import SqlStatements
-from tenuto.store.records import FromJson, RowMapper
+from tenuto.store.row_mapping import FromJson, RowMapper
 
 
 class Definition(HasReferences, Protocol):

@@ -15,15 +15,15 @@ from uuid import UUID
 
 from tenuto.errors import Invalid
 from tenuto.ids import smallest_id_at
+from tenuto.model.definitions.blocking_reasons import Obstacle
 from tenuto.model.definitions.manifests import Manifest, ScheduleType, manifest_from_fields
-from tenuto.model.definitions.obstacles import Obstacle
 from tenuto.model.work.tasks import NewTask, OutcomeStatus, Task, TaskState
 from tenuto.postgres.bulk_copy import ExcludedVersions, split_ids_and_versions, to_columns
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.definitions.definition_rows import DefinitionTable, StoredDefinition, to_json_text
-from tenuto.store.records import FromColumn, FromJson, PositionalMapper, RowMapper
-from tenuto.store.reports import obstacles
+from tenuto.store.reports import blocking_reasons
+from tenuto.store.row_mapping import FromColumn, FromJson, PositionalMapper, RowMapper
 
 SQL = load_statements(__file__)
 
@@ -134,7 +134,7 @@ async def list_manifests(
 ) -> list[ManifestRecord]:
     """Return manifests by external id, each with the number of its open tasks."""
     rows = await database.fetch_all(SQL.list_manifests, after, enabled, group, search, limit)
-    found = await obstacles.find_obstacles(database, "manifest", [row["external_id"] for row in rows])
+    found = await blocking_reasons.find_obstacles(database, "manifest", [row["external_id"] for row in rows])
     return [
         _MANIFESTS.one(row, when=_describe_trigger(row), obstacles=found.get(row["external_id"], ())) for row in rows
     ]
@@ -344,7 +344,7 @@ async def load_details(database: Database, manifest: StoredManifest, limit: int)
         all_manifests=groups.get(ALL_MANIFESTS),
         dependents=[row["external_id"] for row in dependents],
         open_dead_letter_count=await database.fetch_value(SQL.count_open_dead_letters, manifest.id),
-        obstacles=(await obstacles.find_obstacles(database, "manifest", [manifest.external_id])).get(
+        obstacles=(await blocking_reasons.find_obstacles(database, "manifest", [manifest.external_id])).get(
             manifest.external_id, []
         ),
     )

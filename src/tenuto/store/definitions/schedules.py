@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.errors import TenutoError
-from tenuto.model.definitions.obstacles import Obstacle
+from tenuto.model.definitions.blocking_reasons import Obstacle
 from tenuto.model.definitions.schedules import (
     OverlapPolicy,
     Plan,
@@ -33,8 +33,8 @@ from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.definitions.definition_rows import DefinitionTable, StoredDefinition
 from tenuto.store.filter_sql import LEDGER, CappedCount, count_rows_of_each
-from tenuto.store.records import FromJson, PositionalMapper, RowMapper
-from tenuto.store.reports import obstacles
+from tenuto.store.reports import blocking_reasons
+from tenuto.store.row_mapping import FromJson, PositionalMapper, RowMapper
 
 SQL = load_statements(__file__)
 EVERY_LEDGER_ENTRY = Filter(LEDGER_KEYS)
@@ -137,7 +137,7 @@ async def list_schedules(
 ) -> list[ScheduleRecord]:
     """Return schedules by name, each with its last execution."""
     rows = await database.fetch_all(SQL.list_schedules, after, enabled, search, limit)
-    found = await obstacles.find_obstacles(database, "schedule", [row["name"] for row in rows])
+    found = await blocking_reasons.find_obstacles(database, "schedule", [row["name"] for row in rows])
     return [
         _SCHEDULES.one(row, when=_describe_stored_trigger(row["trigger"]), obstacles=found.get(row["name"], ()))
         for row in rows

@@ -18,8 +18,8 @@ from tenuto.model.events.event_names import APPROVAL_EVENT, EventWait
 from tenuto.model.work.tasks import Task, WaitKey
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.events import events
-from tenuto.store.records import FromJson, RowMapper
+from tenuto.store.events import external_events
+from tenuto.store.row_mapping import FromJson, RowMapper
 from tenuto.store.statement_groups import Rows, StatementGroup
 
 SQL = load_statements(__file__)
@@ -142,7 +142,7 @@ async def load_requesting_step(database: Database, task_id: UUID) -> RequestingS
 async def request_approval(connection: Connection, task: Task, new: NewApproval, now: datetime) -> None:
     """Store an approval and the wait of its step, both or none; raise StaleLease if the task is no longer held."""
     wait = EventWait(APPROVAL_WAIT.step, APPROVAL_WAIT.number, APPROVAL_EVENT, str(task.id), new.expires_at)
-    await events.insert_wait(connection, task, wait, now)
+    await external_events.insert_wait(connection, task, wait, now)
     requester = new.requester
     await connection.execute(
         SQL.insert_approval, task.id, task.activity_id, new.execution_id, new.schedule_name, new.step, new.message,
@@ -186,7 +186,7 @@ async def insert_decision(
 async def end_approval(connection: Connection, id: UUID, state: ApprovalState, now: datetime) -> None:
     """End a pending approval and the wait of its step."""
     await connection.execute(SQL.end_approval, id, state, now)
-    await events.end_waits_of_task(connection, id, APPROVAL_EVENT, now)
+    await external_events.end_waits_of_task(connection, id, APPROVAL_EVENT, now)
 
 
 async def list_decisions(database: Database, ids: Sequence[UUID]) -> list[DecisionRecord]:

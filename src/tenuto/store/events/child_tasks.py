@@ -8,7 +8,7 @@ from __future__ import annotations
 from tenuto.model.events.event_names import CHILD_EVENT, MAX_WAIT, EventWait
 from tenuto.model.work.tasks import NewTask, Task
 from tenuto.postgres.database import Connection, Database
-from tenuto.store.events.events import WaitRecord, insert_wait
+from tenuto.store.events.external_events import WaitRecord, insert_wait
 from tenuto.store.work.task_creation import enqueue_tasks_within
 
 

@@ -13,7 +13,7 @@ from tenuto.model.work.tasks import TaskState
 from tenuto.model.work.worker_states import WorkerState
 from tenuto.postgres.database import Database, Row
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromInterval, FromJson, RowMapper
+from tenuto.store.row_mapping import FromInterval, FromJson, RowMapper
 
 SQL = load_statements(__file__)
 

@@ -14,7 +14,7 @@ from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid, StoreError
 from tenuto.postgres.database import DRIVER_ERRORS, Database, Row, translate_driver_error
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import RowMapper
+from tenuto.store.row_mapping import RowMapper
 
 SQL = load_statements(__file__)
 

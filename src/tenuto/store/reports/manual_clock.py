@@ -11,7 +11,7 @@ from datetime import datetime
 from tenuto.postgres.bulk_copy import ExcludedVersions, split_ids_and_versions
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import RowMapper
+from tenuto.store.row_mapping import RowMapper
 
 SQL = load_statements(__file__)
 

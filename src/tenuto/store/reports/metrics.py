@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import RowMapper
-from tenuto.store.reports.obstacles import StoppedDefinition, list_stopped_definitions
+from tenuto.store.reports.blocking_reasons import StoppedDefinition, list_stopped_definitions
+from tenuto.store.row_mapping import RowMapper
 from tenuto.store.statement_groups import Rows, StatementGroup
 
 SQL = load_statements(__file__)

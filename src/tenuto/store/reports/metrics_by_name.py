@@ -8,8 +8,8 @@ from functools import partial
 
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import RowMapper
 from tenuto.store.reports.metrics import SET_SHORT_TIMEOUTS
+from tenuto.store.row_mapping import RowMapper
 
 SQL = load_statements(__file__)
 

@@ -16,10 +16,10 @@ from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.events import approvals
 from tenuto.store.events.approvals import ApprovalRecord
-from tenuto.store.records import FromInterval, RowMapper
 from tenuto.store.reports import metrics
+from tenuto.store.reports.blocking_reasons import StoppedDefinition, query_stopped_definitions
 from tenuto.store.reports.metrics import UnknownJobTasks
-from tenuto.store.reports.obstacles import StoppedDefinition, query_stopped_definitions
+from tenuto.store.row_mapping import FromInterval, RowMapper
 from tenuto.store.statement_groups import StatementGroup
 from tenuto.store.work import rollups
 from tenuto.store.work.rollups import RollupRecord

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import RowMapper
+from tenuto.store.row_mapping import RowMapper
 
 SQL = load_statements(__file__)
 

@@ -12,7 +12,7 @@ from tenuto.model.work.executions import ExecutionState, StepState
 from tenuto.model.work.tasks import ActivityState, OutcomeReason
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromJson, RowMapper
+from tenuto.store.row_mapping import FromJson, RowMapper
 
 SQL = load_statements(__file__)
 

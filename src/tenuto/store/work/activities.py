@@ -15,7 +15,7 @@ from tenuto.model.work.tasks import ActivityState, OutcomeReason, TaskState
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.filter_sql import ACTIVITIES, TASKS, CappedCount, count_rows, count_rows_of_each
-from tenuto.store.records import FromJson, RowMapper
+from tenuto.store.row_mapping import FromJson, RowMapper
 
 SQL = load_statements(__file__)
 

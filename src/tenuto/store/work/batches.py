@@ -17,7 +17,7 @@ from tenuto.model.work.tasks import CLAIM_DEFAULTS, ActivityState, NewTask, Outc
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.filter_sql import BATCHES, CappedCount, count_rows, count_rows_of_each
-from tenuto.store.records import FromJson, PositionalMapper, RowMapper
+from tenuto.store.row_mapping import FromJson, PositionalMapper, RowMapper
 from tenuto.store.work.task_creation import copy_tasks_like, enqueue_tasks_within
 
 SQL = load_statements(__file__)

@@ -23,7 +23,7 @@ from tenuto.store.filter_sql import (
     CappedCount,
     FilterTable,
 )
-from tenuto.store.records import RowMapper
+from tenuto.store.row_mapping import RowMapper
 
 SQL = load_statements(__file__)
 

@@ -17,7 +17,7 @@ from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.filter_sql import DEAD_LETTERS, CappedCount, count_rows, count_rows_of_each
-from tenuto.store.records import FromJson, RowMapper
+from tenuto.store.row_mapping import FromJson, RowMapper
 from tenuto.store.work.activities import ActivityDetails
 
 SQL = load_statements(__file__)

@@ -30,7 +30,7 @@ from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.filter_sql import EXECUTIONS, CappedCount, count_rows, count_rows_of_each
-from tenuto.store.records import FromJson, PositionalMapper, RowMapper
+from tenuto.store.row_mapping import FromJson, PositionalMapper, RowMapper
 from tenuto.store.work.task_creation import task_columns
 from tenuto.tracing import record_enqueue_span
 

@@ -24,7 +24,7 @@ from tenuto.model.work.tasks import CLAIM_DEFAULTS, Task
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.filter_sql import ENDED_ONE_SHOTS, OPEN_ONE_SHOTS, CappedCount, count_rows, count_rows_of_each
-from tenuto.store.records import FromColumn, FromJson, PositionalMapper, RowMapper
+from tenuto.store.row_mapping import FromColumn, FromJson, PositionalMapper, RowMapper
 from tenuto.store.work.activities import id_range_of_prefix
 
 SQL = load_statements(__file__)

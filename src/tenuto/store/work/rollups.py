@@ -11,7 +11,7 @@ from tenuto.model.work.rollups import HISTOGRAM_BOUNDS, Dimension, RollupCounts
 from tenuto.model.work.tasks import OutcomeStatus
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import RowMapper
+from tenuto.store.row_mapping import RowMapper
 
 SQL = load_statements(__file__)
 

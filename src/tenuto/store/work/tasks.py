@@ -18,7 +18,7 @@ from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.definitions import manifests
-from tenuto.store.records import PositionalMapper
+from tenuto.store.row_mapping import PositionalMapper
 from tenuto.store.work import batches, executions
 
 SQL = load_statements(__file__)

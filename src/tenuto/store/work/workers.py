@@ -13,7 +13,7 @@ from tenuto.model.work.known_handlers import KnownHandlers
 from tenuto.model.work.worker_states import WorkerState
 from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromInterval, FromJson, RowMapper
+from tenuto.store.row_mapping import FromInterval, FromJson, RowMapper
 
 SQL = load_statements(__file__)
 

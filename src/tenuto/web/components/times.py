@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup
 
 from tenuto.presentation.text_formats import format_duration
-from tenuto.web.components.html_pattern import HtmlPattern
+from tenuto.web.components.html_templates import HtmlPattern
 
 _DAY = timedelta(days=1)
 _TIME = HtmlPattern('<time datetime="{}" title="{}"{}>{}</time>')

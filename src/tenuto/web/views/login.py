@@ -16,7 +16,7 @@ from tenuto.api.routes.admin.api_keys import delete_session_cookie, redeem_key, 
 from tenuto.api.security.authentication import ApiCall, requires, session_token
 from tenuto.errors import Conflict
 from tenuto.model.access.actors import Role
-from tenuto.model.access.page_paths import is_page_path
+from tenuto.model.access.redirect_paths import is_page_path
 from tenuto.web.page import NEXT_COOKIE, Dashboard, PageRoute, redirect
 from tenuto.web.rendering import html_response
 from tenuto.web.viewer import read_viewer

@@ -30,8 +30,6 @@ from tenuto.store.reports.failure_groups import FailureGroup
 from tenuto.store.work.activities import ActivityRecord
 from tenuto.store.work.batches import BatchItemRecord, BatchRecord
 from tenuto.web.components.definition_forms import find_schema
-from tenuto.web.components.drawing import Share, stack_shares
-from tenuto.web.components.elements import Outcome
 from tenuto.web.components.filters import (
     FilteredList,
     FilterText,
@@ -40,7 +38,9 @@ from tenuto.web.components.filters import (
     load_filtered_list,
     read_filter,
 )
+from tenuto.web.components.html_elements import Outcome
 from tenuto.web.components.schema_forms import ArgumentsForm, make_arguments_form
+from tenuto.web.components.svg_geometry import Share, stack_shares
 from tenuto.web.components.version_history import (
     HISTORY_COUNT,
     VERSION_COUNT,

@@ -33,8 +33,8 @@ from tenuto.store.definitions.schedules import Schedule, ScheduleRecord
 from tenuto.store.filter_sql import CappedCount
 from tenuto.store.work.executions import ExecutionRecord
 from tenuto.web.components.definition_forms import find_schema
-from tenuto.web.components.elements import Outcome
 from tenuto.web.components.filters import count_text
+from tenuto.web.components.html_elements import Outcome
 from tenuto.web.components.schema_forms import ArgumentsForm, make_arguments_form
 from tenuto.web.components.version_history import (
     HISTORY_COUNT,

@@ -24,7 +24,7 @@ from tenuto.simulation.clock_changes import ClockChangeEffect
 from tenuto.simulation.simulator import Clash, SimulatedRun
 from tenuto.store.definitions.schedules import ScheduleRecord
 from tenuto.store.work.executions import ExecutionRecord
-from tenuto.web.components.drawing import SMALL_PERCENT, Scale, Tick
+from tenuto.web.components.svg_geometry import SMALL_PERCENT, Scale, Tick
 from tenuto.web.components.times import Times
 from tenuto.web.page import PageRoute, PageView, Reader
 from tenuto.web.view_cache import ViewCache

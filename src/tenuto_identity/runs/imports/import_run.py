@@ -44,7 +44,7 @@ from tenuto_identity.runs.imports.seen_objects import SeenObjects
 from tenuto_identity.runs.object_keys import object_match_keys
 from tenuto_identity.runs.page_context import display_names, display_of
 from tenuto_identity.runs.run_lifecycle import Page, Run, RunFailed
-from tenuto_identity.store import definitions, items, objects, runs, sync_marks
+from tenuto_identity.store import definitions, objects, run_items, runs, sync_marks
 from tenuto_identity.store.objects import ChangedObject, ClassifiedObject, NewObject, ReferenceRow, encode_json
 from tenuto_identity.store.sync_marks import MarkReason
 
@@ -460,7 +460,9 @@ class ImportRun:
                 "diff": {name: ((), values) for name, values in attributes.items()},
             }
         else:
-            writes.added.append((id, read.type, read.anchor, display, items.encode_added_values(attributes, encoded)))
+            writes.added.append(
+                (id, read.type, read.anchor, display, run_items.encode_added_values(attributes, encoded))
+            )
 
     def _prepare_object(
         self,
@@ -645,7 +647,7 @@ class ImportRun:
         """Take back what earlier pages of this run wrote about objects that occur again: none of them wins."""
         if not ids:
             return
-        written = await items.load_changes_of_objects(connection, self._run.id, ids)
+        written = await run_items.load_changes_of_objects(connection, self._run.id, ids)
         added = [each.object_id for each in written if each.change == "Added"]
         rows = {row.id: row for row in await objects.load_objects(connection, ids)}
         restored: dict[int, dict[str, Any]] = {}
@@ -663,7 +665,7 @@ class ImportRun:
         await sync_marks.delete_marks_of_objects(connection, added)
         await objects.delete_objects(connection, added)
         numbers = [each.number for each in written if each.change is not None]
-        await items.refuse_items(connection, self._run.id, numbers, "the anchor occurs again later in the source")
+        await run_items.refuse_items(connection, self._run.id, numbers, "the anchor occurs again later in the source")
         for each in written:
             if each.change is not None:
                 page.counts.changes[each.change] -= 1

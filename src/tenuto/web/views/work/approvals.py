@@ -14,8 +14,8 @@ from tenuto.model.events.approvals import ApprovalState, DeadlineRule
 from tenuto.operations.events.approvals import Approvals, describe_approvers
 from tenuto.presentation.event_views import APPROVALS
 from tenuto.store.events.approvals import ApprovalRecord, DecisionRecord
-from tenuto.web.components.html_pattern import HtmlPattern
-from tenuto.web.components.kit import Action, FilterField, Table, path_of
+from tenuto.web.components.extension_kit import Action, FilterField, Table, path_of
+from tenuto.web.components.html_templates import HtmlPattern
 
 APPROVALS_OF_PAGE = 50
 MAX_CARDS = 20

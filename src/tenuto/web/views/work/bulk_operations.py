@@ -13,8 +13,8 @@ from tenuto.api.parameters import Id
 from tenuto.app import Tenuto
 from tenuto.model.work.bulk_operations import BulkKind
 from tenuto.store.work.bulk_operations import BulkItemRecord, BulkOperationRecord
-from tenuto.web.components.drawing import Share, stack_shares
 from tenuto.web.components.filters import PAGE_SIZE
+from tenuto.web.components.svg_geometry import Share, stack_shares
 from tenuto.web.page import PageRoute, PageView, Reader
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

@@ -29,7 +29,7 @@ from tenuto.presentation.execution_states import display_step_state, execution_s
 from tenuto.presentation.statuses import status_of
 from tenuto.presentation.text_formats import format_duration, one_line
 from tenuto.web.components.attempt_text import MAX_LINES
-from tenuto.web.components.drawing import SMALL_PERCENT, Scale, Wedge, draw_wedges
+from tenuto.web.components.svg_geometry import SMALL_PERCENT, Scale, Wedge, draw_wedges
 from tenuto.web.components.version_history import HISTORY_COUNT, HistoryRow, make_history
 from tenuto.web.page import PageRoute, PageView, Reader
 from tenuto.web.views.work.attempt_panel import AttemptPanel, LineCount, Tab, load_panel, may_see_texts, read_progress

@@ -11,9 +11,9 @@ from tenuto.api.list_pages import cursor_instant, decode_cursor, encode_cursor
 from tenuto.errors import Invalid, NotFound
 from tenuto.extension import PageRequest
 from tenuto.model.events.event_names import APPROVAL_EVENT
-from tenuto.operations.events.events import Events
-from tenuto.store.events.events import EventRecord, OpenWaitRecord
-from tenuto.web.components.kit import Action, FilterField, Listing, path_of
+from tenuto.operations.events.external_events import Events
+from tenuto.store.events.external_events import EventRecord, OpenWaitRecord
+from tenuto.web.components.extension_kit import Action, FilterField, Listing, path_of
 from tenuto.web.views.work.attempt_panel import may_see_texts
 
 PAGE_SIZE = 50

@@ -22,7 +22,7 @@ from tenuto.model.work.tasks import Task, WaitKey
 from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromJson, RowMapper
+from tenuto.store.row_mapping import FromJson, RowMapper
 
 SQL = load_statements(__file__)
 

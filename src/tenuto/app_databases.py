@@ -17,7 +17,7 @@ from tenuto.errors import StoreError
 from tenuto.jobs.process_pool import reject_start_during_child_import
 from tenuto.postgres import embedded_server, migrator
 from tenuto.postgres.database import Database, run_on_loop
-from tenuto.postgres.servers.connector import ConnectionGate
+from tenuto.postgres.servers.server_selection import ConnectionGate
 from tenuto.settings import Settings
 from tenuto.store import partitions
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tenuto.model.definitions.obstacles import DefinitionKind, Obstacle, ObstacleKind
+from tenuto.model.definitions.blocking_reasons import DefinitionKind, Obstacle, ObstacleKind
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import RowMapper
+from tenuto.store.row_mapping import RowMapper
 from tenuto.store.statement_groups import Rows, StatementGroup
 
 SQL = load_statements(__file__)

@@ -28,9 +28,8 @@ from tenuto.clock import SystemClock
 from tenuto.errors import EngineError, Invalid, quoted
 from tenuto.jobs.context import Context, PermanentFailure, RetryLater, TaskDeferred
 from tenuto.jobs.registry import require_job
-from tenuto.jobs.workflows.callers import ChildCaller, GatherCaller, StepCaller
+from tenuto.jobs.workflows.durable_calls import ChildCaller, GatherCaller, StepCaller
 from tenuto.jobs.workflows.failures import ChildFailed, StepFailed, load_failure
-from tenuto.jobs.workflows.history import GATHER, History, describe_child
 from tenuto.jobs.workflows.step_results import (
     RedactedResult,
     StepResults,
@@ -39,6 +38,7 @@ from tenuto.jobs.workflows.step_results import (
     save_result,
     unwrap_function,
 )
+from tenuto.jobs.workflows.stored_calls import GATHER, History, describe_child
 from tenuto.model import validation
 from tenuto.model.definitions.policies import RetryPolicy
 from tenuto.model.events.event_names import MAX_WAIT

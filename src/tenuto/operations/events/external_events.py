@@ -15,11 +15,11 @@ from tenuto.model.access.operation_context import OperationCaller
 from tenuto.model.events.event_names import check_event_key, check_event_name, check_keep, event_id_of
 from tenuto.model.work.tasks import parse_duration_seconds
 from tenuto.operations.argument_checks import check_id, check_limit
-from tenuto.operations.operation import OpenDatabase, OperationGroup
+from tenuto.operations.bound_operation import OpenDatabase, OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.settings import Settings
-from tenuto.store.events import events
-from tenuto.store.events.events import EventRecord, NewEvent, OpenWaitRecord, WaitRecord
+from tenuto.store.events import external_events
+from tenuto.store.events.external_events import EventRecord, NewEvent, OpenWaitRecord, WaitRecord
 
 
 class Events(OperationGroup):
@@ -58,8 +58,8 @@ class Events(OperationGroup):
         new = NewEvent(event_id, name, key, text, operation.now, operation.now + kept, operation.actor)
 
         async def send(connection: Connection) -> EventRecord:
-            is_new = await events.send_event(connection, new)
-            found = await events.load_event(connection, event_id)
+            is_new = await external_events.send_event(connection, new)
+            found = await external_events.load_event(connection, event_id)
             assert found is not None
             if is_new:
                 operation.entry.after = {"id": event_id, "key": key, "delivery_count": found.delivery_count}
@@ -79,7 +79,7 @@ class Events(OperationGroup):
 
     async def get(self, id: UUID) -> EventRecord:
         """Return an event."""
-        found = await events.find_event(await self._open(), id)
+        found = await external_events.find_event(await self._open(), id)
         if found is None:
             raise NotFound(
                 f"there is no event {id}, or it has expired",
@@ -98,7 +98,7 @@ class Events(OperationGroup):
         limit: int = 50,
     ) -> Sequence[EventRecord]:
         """List events, newest first; page with ``below``: instant and id of the last one."""
-        return await events.list_events(
+        return await external_events.list_events(
             await self._open(), name=name, key=key, delivered=delivered, below=below, limit=check_limit(limit)
         )
 
@@ -112,10 +112,10 @@ class Events(OperationGroup):
     ) -> Sequence[OpenWaitRecord]:
         """List the tasks that wait for events, the first deadline first; page with ``above``: deadline and task of the
         last one."""
-        return await events.list_open_waits(
+        return await external_events.list_open_waits(
             await self._open(), name=name, key=key, above=above, limit=check_limit(limit)
         )
 
     async def waits_of_task(self, task_id: UUID) -> Sequence[WaitRecord]:
         """List the waits of an open task, also those that have ended."""
-        return await events.list_waits_of_task(await self._open(), task_id)
+        return await external_events.list_waits_of_task(await self._open(), task_id)

@@ -10,7 +10,7 @@ from tenuto.jobs.registry import Job
 from tenuto.model.definitions.policies import RetryPolicy
 
 if TYPE_CHECKING:
-    from tenuto.jobs.workflows.run import WorkflowRun
+    from tenuto.jobs.workflows.workflow_run import WorkflowRun
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from tenuto.model.work.executions import ExecutionState
 from tenuto.model.work.tasks import OutcomeStatus
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromColumn, FromJson, RowMapper
+from tenuto.store.row_mapping import FromColumn, FromJson, RowMapper
 
 SQL = load_statements(__file__)
 

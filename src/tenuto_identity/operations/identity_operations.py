@@ -31,11 +31,11 @@ from tenuto_identity.runs.explanation_loader import (
     load_identity_explanation,
     no_identity,
 )
-from tenuto_identity.store import definitions, exports, items, list_queries, objects, runs, session
+from tenuto_identity.store import definitions, exports, list_queries, objects, run_items, runs, transaction_settings
 from tenuto_identity.store.definitions import DefinitionKind, DefinitionVersion, SystemRecord, WatermarkRecord
 from tenuto_identity.store.exports import ExportRecord
-from tenuto_identity.store.items import Item
 from tenuto_identity.store.list_queries import HeldObject, HistoryEntry, IdentityRecord, ObjectRecord
+from tenuto_identity.store.run_items import Item
 from tenuto_identity.store.runs import RunRecord
 from tenuto_identity.tasks.task_creation import build_task
 
@@ -87,7 +87,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
     async def system(self, name: str) -> SystemDetails:
         """Return one connected system with its definition."""
         database = await self._open()
-        stored = await session.read_with(database, definitions.load_definitions)
+        stored = await transaction_settings.read_with(database, definitions.load_definitions)
         rows = {row.name: row for row in stored.of_kind(DefinitionKind.SYSTEM)}
         record = await definitions.load_system(database, name)
         if name not in rows or record is None:
@@ -107,9 +107,13 @@ class IdentityOperations(PreviewOperations, JoinOperations):
             )
         run_id, database = UUID(held["run"]), await self._open()
         if held.get("deletes_only"):
-            sample = await session.read_with(database, list_queries.list_held_deletes, found.number, after, limit)
+            sample = await transaction_settings.read_with(
+                database, list_queries.list_held_deletes, found.number, after, limit
+            )
         else:
-            sample = await session.read_with(database, list_queries.list_held_objects, run_id, after, limit)
+            sample = await transaction_settings.read_with(
+                database, list_queries.list_held_objects, run_id, after, limit
+            )
         return Hold(system, held.get("message", ""), run_id, bool(held.get("approved")), held.get("guards", ()), sample)
 
     async def objects(
@@ -150,7 +154,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
                 for each in found
             ]
 
-        return await session.read_with(await self._open(), read)
+        return await transaction_settings.read_with(await self._open(), read)
 
     async def object(self, system: str, anchor: str, *, reveals: bool = False) -> ObjectRecord:
         """Return one connector space object."""
@@ -165,7 +169,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
                 reference_values=hide(found.reference_values, hidden),
             )
 
-        found = await session.read_with(await self._open(), read)
+        found = await transaction_settings.read_with(await self._open(), read)
         if found is None:
             raise NotFound(
                 f"the system {system!r} has no object with the anchor {anchor!r}",
@@ -222,7 +226,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
                 for each in found
             ]
 
-        return await session.read_with(await self._open(), read)
+        return await transaction_settings.read_with(await self._open(), read)
 
     async def history(
         self, id: int, *, before: tuple[UUID, int, str] | None = None, limit: int = 100, reveals: bool = False
@@ -237,7 +241,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
                 replace(each, diff=hide(each.diff, hidden_in_history(configuration, each, reveals))) for each in found
             ]
 
-        found = await session.read_with(await self._open(), read)
+        found = await transaction_settings.read_with(await self._open(), read)
         if not found:
             await self.identity(id)  # raises an error if there never was one
         return found
@@ -274,10 +278,10 @@ class IdentityOperations(PreviewOperations, JoinOperations):
 
         Messages and details can quote values. They are hidden if any attribute is sensitive, unless ``reveals``."""
         database = await self._open()
-        found = await items.list_items(
+        found = await run_items.list_items(
             database, run_id, after, limit, errors_only=errors_only, change=change, error=error
         )
-        if not await session.read_with(database, hidden_attributes, reveals):
+        if not await transaction_settings.read_with(database, hidden_attributes, reveals):
             return found
         return [replace(each, message=each.message and HIDDEN, detail=None) for each in found]
 
@@ -293,7 +297,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
                 replace(each, diff=hide(each.diff, hidden_in_history(configuration, each, reveals))) for each in found
             ]
 
-        return await session.read_with(await self._open(), read)
+        return await transaction_settings.read_with(await self._open(), read)
 
     async def pending_exports(
         self,
@@ -310,7 +314,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
         Errors can quote values. They are hidden if any attribute is sensitive, unless ``reveals``."""
         database = await self._open()
         found = await exports.list_exports(database, system, state, after, limit, errors_only=errors_only)
-        hidden = await session.read_with(database, hidden_attributes, reveals)
+        hidden = await transaction_settings.read_with(database, hidden_attributes, reveals)
         if not hidden:
             return found
         return [
@@ -328,12 +332,16 @@ class IdentityOperations(PreviewOperations, JoinOperations):
         """Explain the identity of an object, or why the object is not joined. A deleted one is explained from its
         history. ``reveals`` shows sensitive values."""
         database = await self._open()
-        return await session.read_with(database, load_explanation, system, anchor, database.clock.now(), reveals)
+        return await transaction_settings.read_with(
+            database, load_explanation, system, anchor, database.clock.now(), reveals
+        )
 
     async def explain_identity(self, id: int, *, reveals: bool = False) -> IdentityExplanation | DeletedExplanation:
         """Explain a metaverse object; a deleted one from its history."""
         database = await self._open()
-        return await session.read_with(database, load_identity_explanation, id, database.clock.now(), reveals)
+        return await transaction_settings.read_with(
+            database, load_identity_explanation, id, database.clock.now(), reveals
+        )
 
     async def versions(self, kind: DefinitionKind, name: str, *, limit: int = 100) -> Sequence[DefinitionVersion]:
         """List the versions of a definition, the newest first."""
@@ -341,7 +349,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
 
     async def definitions(self, kind: DefinitionKind, *, after: str = "", limit: int = 100) -> list[DefinitionRecord]:
         """List the definitions of a kind by name; page with ``after``."""
-        stored = await session.read_with(await self._open(), definitions.load_definitions)
+        stored = await transaction_settings.read_with(await self._open(), definitions.load_definitions)
         rows = sorted((row for row in stored.of_kind(kind) if row.name > after), key=lambda row: row.name)
         return [DefinitionRecord(row.name, row.version, row.origin, row.definition) for row in rows[:limit]]
 
@@ -363,7 +371,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
 
     async def _bound_rules(self) -> RuleSet:
         try:
-            return (await session.read_with(await self._open(), load_configuration)).rules
+            return (await transaction_settings.read_with(await self._open(), load_configuration)).rules
         except PermanentFailure as error:  # another version has stored a definition
             raise Conflict(error.message, code=error.code, remedy=error.remedy) from error
 
@@ -372,7 +380,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
     async def run(self, system: str, profile: str, *, request_id: UUID | None = None) -> UUID:
         """Enqueue a run of a run profile; return the task. Calls with the same ``request_id`` enqueue one."""
         database = await self._open()
-        stored = await session.read_with(database, definitions.load_definitions)
+        stored = await transaction_settings.read_with(database, definitions.load_definitions)
         row = next((each for each in stored.of_kind(DefinitionKind.SYSTEM) if each.name == system), None)
         if row is None:
             raise no_system(system, [each.name for each in stored.of_kind(DefinitionKind.SYSTEM)])
@@ -407,7 +415,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
     async def schema(self, system: str) -> Mapping[str, Any]:
         """Return the schema of a system as it was discovered last."""
         await self.system(system)
-        stored = await session.read_with(await self._open(), definitions.load_definitions)
+        stored = await transaction_settings.read_with(await self._open(), definitions.load_definitions)
         row = next(each for each in stored.systems if each.name == system)
         if row.discovered is None:
             raise NotFound(
@@ -465,8 +473,10 @@ class IdentityOperations(PreviewOperations, JoinOperations):
         known = {each.name: each for each in await definitions.list_systems(database, "", 10_000)}
         if system not in known:
             raise no_system(system, list(known))
-        open_run = await session.read_with(database, definitions.find_open_run, known[system].number)
-        abandoned = await session.read_with(database, runs.find_abandoned_runs)  # the run of the task ends them
+        open_run = await transaction_settings.read_with(database, definitions.find_open_run, known[system].number)
+        abandoned = await transaction_settings.read_with(
+            database, runs.find_abandoned_runs
+        )  # the run of the task ends them
         if open_run is not None and open_run not in {each.id for each in abandoned}:
             raise Conflict(
                 f"the run {open_run} of the system {system!r} is open",

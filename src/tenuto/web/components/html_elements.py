@@ -22,7 +22,7 @@ from tenuto.presentation.columns import Column
 from tenuto.presentation.statuses import status_of
 from tenuto.presentation.text_formats import error_summary, format_duration, one_line
 from tenuto.web.components.attempt_text import escape_invisible
-from tenuto.web.components.html_pattern import HtmlPattern
+from tenuto.web.components.html_templates import HtmlPattern
 from tenuto.web.components.links import Links
 from tenuto.web.components.times import Times, format_instant_title
 from tenuto.web.route_table import RouteTable

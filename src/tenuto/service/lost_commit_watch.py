@@ -23,9 +23,9 @@ from tenuto.clock import monotonic_seconds
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
 from tenuto.logs import Log
-from tenuto.model.database_history import FoundHistory, HistoryVerdict, SeenHistory, judge_history
+from tenuto.model.lost_commits import FoundHistory, HistoryVerdict, SeenHistory, judge_history
 from tenuto.postgres.database import Connection, Database
-from tenuto.postgres.servers.connector import UnsuitableServer
+from tenuto.postgres.servers.server_selection import UnsuitableServer
 from tenuto.service.polling_loop import PollingLoop
 from tenuto.service.process_identity import ProcessIdentity
 from tenuto.service.signals import EXIT_LOST_CONTROL
