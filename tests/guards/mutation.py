@@ -125,6 +125,18 @@ def _python_lines(text: str) -> Iterator[tuple[int, bool, str]]:
         yield number, number in with_code, comments.get(number, "")
 
 
+def text_of(place: Place) -> str:
+    """Return the marked code without comments and formatting. Two places with the same text have the same code."""
+    text = place.file.read_text(encoding="utf-8")
+    if place.file.suffix == ".sql":
+        return " ".join(_sql_code(text.split("\n")[place.line - 1]).split())
+    statement = _innermost_statement(ast.parse(text), place.line)
+    for part in ("body", "orelse", "finalbody", "handlers"):
+        if hasattr(statement, part):
+            setattr(statement, part, [])
+    return ast.dump(statement)
+
+
 # --- applying mutations ---------------------------------------------------------------------------------------------
 
 

@@ -27,10 +27,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.guards.guard import Guard
-from tests.guards.mutation import StaleGuard, mutate
+from tests.guards.mutation import Place, StaleGuard, marked_places, mutate, places_of, text_of
 from tests.guards.table import GUARDS
 
 ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src"
 RESULTS = Path(__file__).with_name("results.json")
 MUTANT_TIMEOUT_SECONDS = 300.0
 """Time limit for the tests of one mutant together."""
@@ -252,12 +253,13 @@ def environment(source: Path) -> dict[str, str]:
 
 
 def known_verdicts() -> dict[str, str]:
-    """Return the stored verdicts of guards whose mutation and tests are the same as when they were tried."""
+    """Return the stored verdicts of guards whose mutation and marked code are the same as when they were tried."""
     stored = stored_results()
+    marked = marked_places(SOURCE)
     return {
         guard.id: stored[guard.id]["verdict"]
         for guard in GUARDS
-        if guard.id in stored and stored[guard.id]["digest"] == digest(guard)
+        if guard.id in stored and stored[guard.id]["digest"] == digest(guard, marked)
     }
 
 
@@ -271,21 +273,26 @@ def stored_results() -> dict[str, dict[str, str]]:
 
 def results_text(verdicts: Mapping[str, str]) -> str:
     """Return the contents of results.json: one line for each guard of the table, sorted, so that changes merge."""
+    marked = marked_places(SOURCE)
     lines = (
-        f"{json.dumps(guard.id)}: {json.dumps(_result(guard, verdicts))}"
+        f"{json.dumps(guard.id)}: {json.dumps(_result(guard, verdicts, marked))}"
         for guard in sorted(GUARDS, key=lambda guard: guard.id)
     )
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _result(guard: Guard, verdicts: Mapping[str, str]) -> dict[str, str]:
-    return {"digest": digest(guard), "verdict": verdicts.get(guard.id, Verdict.NOT_TRIED)}
+def _result(guard: Guard, verdicts: Mapping[str, str], marked: dict[str, list[Place]]) -> dict[str, str]:
+    return {"digest": digest(guard, marked), "verdict": verdicts.get(guard.id, Verdict.NOT_TRIED)}
 
 
-def digest(guard: Guard) -> str:
-    """Return a short digest of the mutation. Names of tests are left out, so that renaming a test keeps its verdict."""
+def digest(guard: Guard, marked: dict[str, list[Place]]) -> str:
+    """Return a short digest of the mutation and of the marked code.
+
+    The code around it and the tests are left out: otherwise most changes would make many verdicts outdated.
+    """
     mutations = [[type(mutation).__name__, asdict(mutation)] for mutation in guard.mutations]
-    about = [guard.id, mutations, guard.places, guard.schema]
+    code = [text_of(place) for place in places_of(guard, SOURCE, marked)]
+    about = [guard.id, mutations, guard.places, guard.schema, code]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:8]
 
 

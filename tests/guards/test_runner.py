@@ -71,6 +71,32 @@ def test_changed_guard_counts_as_not_tried(
     assert stored_results()[ENTRY.id]["verdict"] == "not tried"
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_tried"),
+    [
+        ("if a and b:  # guard: some.guard\n    c()", "if a:  # guard: some.guard\n    c()", False),
+        ("if a and b:  # guard: some.guard\n    c()", "if (\n    a and b  # guard: some.guard\n):\n    d()", True),
+        ("a = 1\nb = 2  # guard: some.guard", "a = 3\n# guard: some.guard\nb = 2  # why", True),
+        ("-- guard: some.guard\nAND a = 1", "AND a = 2  -- guard: some.guard", False),
+        ("WHERE b\nAND a = 1  -- guard: some.guard", "WHERE c\n  AND  a = 1 -- guard: some.guard", True),
+    ],
+)
+def test_guard_whose_marked_code_has_changed_counts_as_not_tried(
+    before: str, after: str, is_tried: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(runner, "GUARDS", (ENTRY,))
+    monkeypatch.setattr(runner, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(runner, "SOURCE", tmp_path)
+    file = tmp_path / ("module.py" if "#" in before else "module.sql")
+    file.write_text(before, encoding="utf-8")
+    runner.RESULTS.write_text(results_text({ENTRY.id: "caught"}))
+    assert known_verdicts() == {ENTRY.id: "caught"}
+
+    file.write_text(after, encoding="utf-8")
+
+    assert known_verdicts() == ({ENTRY.id: "caught"} if is_tried else {})
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_test_that_fails_anyway_or_times_out_catches_no_mutant(small: Path, jobs: int) -> None:
     tests = [f"test_small.py::test_{name}" for name in ("passes", "fails", "takes_long", "has_broken_fixture")]
