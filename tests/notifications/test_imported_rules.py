@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import pytest
 
 from tenuto import Tenuto
 from tenuto.definitions.crontab_import import import_crontab
 from tenuto.definitions.document_parser import parse_document
 from tenuto.operations.definitions.plans import read_declarations
+from tenuto_notifications.model.rules import MAX_RECIPIENTS
+from tenuto_notifications.operations import RuleView
 from tests.notifications.failing_schedule import delivered, operations_of
 from tests.notifications.receivers import MailServer
 from tests.support.waiting import eventually
@@ -52,4 +57,36 @@ async def test_many_entries_of_one_address_have_several_rules(app: Tenuto) -> No
     await app.plans.apply(await app.plans.plan(declarations))
     rules = await operations_of(app).rules()
     assert len(rules) == 3
-    assert sum(rule.filter.count("long-name-0") + rule.filter.count('"') // 2 for rule in rules) >= 20
+    assert sorted(schedules_of(rules)) == sorted(schedule["name"] for schedule in found.schedules)
+    assert len(found.schedules) == 20
+
+
+async def test_long_lists_of_addresses_with_the_same_prefix_have_rules_of_their_own(app: Tenuto) -> None:
+    shared = ",".join(f"person-{number}@example.org" for number in range(8))
+    text = (
+        f"MAILTO={shared},ana@example.org\n0 1 * * * /srv/first\nMAILTO={shared},ben@example.org\n0 2 * * * /srv/second"
+    )
+    found = import_crontab(text, source="crontab")
+    declarations = read_declarations([parse_document("crontab.yaml", found.to_yaml().encode())])
+    await app.plans.apply(await app.plans.plan(declarations))
+    rules = await operations_of(app).rules()
+    assert {rule.definition["channel"]["to"][-1]: rule.filter for rule in rules} == {
+        "ana@example.org": 'schedule:"first"',
+        "ben@example.org": 'schedule:"second"',
+    }
+
+
+async def test_more_recipients_than_a_rule_may_have_are_divided(app: Tenuto) -> None:
+    people = [f"person-{number}@example.org" for number in range(2 * MAX_RECIPIENTS + 1)]
+    found = import_crontab(f"MAILTO={','.join(people)}\n0 1 * * * /srv/nightly", source="crontab")
+    declarations = read_declarations([parse_document("crontab.yaml", found.to_yaml().encode())])
+    await app.plans.apply(await app.plans.plan(declarations))
+    rules = await operations_of(app).rules()
+    assert {rule.filter for rule in rules} == {'schedule:"nightly"'}
+    recipients = [each for rule in rules for each in rule.definition["channel"]["to"]]
+    assert (len(rules), sorted(recipients)) == (3, sorted(people))
+
+
+def schedules_of(rules: Sequence[RuleView]) -> list[str]:
+    """Return the names of schedules in the filters, as often as they are there."""
+    return [name for rule in rules for name in re.findall(r'"([^"]+)"', rule.filter)]

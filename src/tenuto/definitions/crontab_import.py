@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -21,6 +21,9 @@ _PREPARATIONS = frozenset({"cd", "test", "[", "[[", "export", "umask", "sleep", 
 _ZONE_VARIABLE = "CRON_TZ"
 _ADDRESS = re.compile(r"[^\s@<>,;:\"\\]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _MAX_FILTER_CHARACTERS = MAX_FILTER_LENGTH - len("schedule:")
+_MAX_RECIPIENTS = 50
+"""As ``MAX_RECIPIENTS`` of notification rules, which this package does not import."""
+_MAX_RULE_NAME_CHARACTERS = 100
 _DEFAULT_SHELL = "/bin/sh"
 _EXPORTING_SHELLS = frozenset({"sh", "ash", "bash", "dash", "ksh", "mksh", "pdksh", "yash", "zsh"})
 """Shells that read `export NAME=value`."""
@@ -80,19 +83,23 @@ class _CrontabReader:
             self.result.omit(number, f"MAILTO={','.join(self.recipients)}: {text}")
 
     def add_rules(self) -> None:
-        """Add a notification rule for the schedules of the same recipients; long lists of names need several."""
+        """Add notification rules for the schedules of the same recipients; long lists need several."""
+        taken: set[str] = set()
         for recipients, names in self.mailed.items():
-            for index, names_of_rule in enumerate(_divide([_quote(name) for name in names])):
-                name = f"mail to {', '.join(recipients)}"[:100] + (f" {index + 1}" if index else "")
-                self.result.notification_rules.append(
-                    {
-                        "name": name,
-                        "event": "execution.failed",
-                        "filter": f"schedule:{','.join(names_of_rule)}",
-                        "channel": {"kind": "email", "to": list(recipients)},
-                        "group": {"window": 0},
-                    }
-                )
+            parts_of_names = list(_divide([_quote(name) for name in names]))
+            for to in (recipients[at : at + _MAX_RECIPIENTS] for at in range(0, len(recipients), _MAX_RECIPIENTS)):
+                for names_of_rule in parts_of_names:
+                    name = _unique_rule_name(to, taken)
+                    taken.add(name)
+                    self.result.notification_rules.append(
+                        {
+                            "name": name,
+                            "event": "execution.failed",
+                            "filter": f"schedule:{','.join(names_of_rule)}",
+                            "channel": {"kind": "email", "to": list(to)},
+                            "group": {"window": 0},
+                        }
+                    )
 
     def _read_entry(self, number: int, text: str) -> None:
         text = text.removeprefix("-").strip()  # cronie: do not log this entry
@@ -174,6 +181,16 @@ def _quote(name: str) -> str:
     """Return the name of a schedule as a value of a filter."""
     escaped = name.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def _unique_rule_name(recipients: Sequence[str], taken: Container[str]) -> str:
+    """Return a name for a rule; lists with a long prefix in common are numbered."""
+    name = unique = f"mail to {', '.join(recipients)}"[:_MAX_RULE_NAME_CHARACTERS].strip(", ")
+    number = 1
+    while unique in taken:
+        number += 1
+        unique = f"{name} {number}"
+    return unique
 
 
 def _divide(names: Sequence[str]) -> Iterator[list[str]]:
