@@ -162,8 +162,12 @@ async def test_housekeeping_applies_retention_and_creates_partitions(app: Tenuto
         "CREATE TABLE tenuto_inventory.levels_2001_01 PARTITION OF tenuto_inventory.levels"
         " FOR VALUES FROM ('2001-01-01') TO ('2001-02-01')"
     )
+    await database.write_all(
+        "INSERT INTO tenuto_inventory.levels VALUES ('2000-12-31', 'bolt', 1), (now() - interval '60 days', 'bolt', 1)"
+    )
     await housekeeping.apply_retention(database.clock.now() + timedelta(seconds=1))
     assert await database.fetch_value("SELECT to_regclass('tenuto_inventory.levels_2001_01')") is None
+    assert await database.fetch_value("SELECT count(*) FROM tenuto_inventory.levels") == 1, "the default partition"
 
 
 async def test_background_service_runs_in_a_scheduler(app: Tenuto) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -364,21 +365,48 @@ async def test_late_record_of_a_dropped_day_goes_to_the_default_partition(
     assert await partition_of(db, late) == "activities_old"
 
 
-async def test_tables_of_extensions_change_their_period_like_activities(db: Database) -> None:
+@pytest.fixture
+async def seen(db: Database) -> AsyncIterator[partitions.PartitionedTable]:
+    """A table of an extension, partitioned by an instant."""
     await db.write_all("CREATE SCHEMA tenuto_probe")
-    try:
-        await db.write_all("CREATE TABLE tenuto_probe.seen (at timestamptz NOT NULL) PARTITION BY RANGE (at)")
-        await db.write_all("CREATE TABLE tenuto_probe.seen_default PARTITION OF tenuto_probe.seen DEFAULT")
-        table = partitions.PartitionedTable("tenuto_probe", "seen", "instant")
-        made = await partitions.ensure_partitions_of_table(db, table, JUNE)
-        assert made == ["seen_2027_06", "seen_2027_07", "seen_2027_08", "seen_2027_09"]
-        await db.write_all("INSERT INTO tenuto_probe.seen VALUES ('2027-08-02')")
-        july = datetime(2027, 7, 1, tzinfo=UTC)
-        assert await partitions.ensure_partitions_of_table(db, table, JUNE, PartitionPeriod.DAY) == []
-        made = await partitions.ensure_partitions_of_table(db, table, july, PartitionPeriod.DAY)
-        assert (made[0], made[-1]) == ("seen_2027_07_01", "seen_2027_07_08")
-        assert await db.fetch_value("SELECT count(*) FROM tenuto_probe.seen") == 1, "a month with rows stays"
-        dropped = await partitions.drop_old_partitions_of_table(db, table, datetime(2027, 7, 3, tzinfo=UTC))
-        assert dropped == ["seen_2027_06", "seen_2027_07_01", "seen_2027_07_02"]
-    finally:
-        await db.write_all("DROP SCHEMA tenuto_probe CASCADE")
+    await db.write_all("CREATE TABLE tenuto_probe.seen (at timestamptz NOT NULL) PARTITION BY RANGE (at)")
+    await db.write_all("CREATE TABLE tenuto_probe.seen_default PARTITION OF tenuto_probe.seen DEFAULT")
+    yield partitions.PartitionedTable("tenuto_probe", "seen", "instant")
+    await db.write_all("DROP SCHEMA tenuto_probe CASCADE")
+
+
+async def test_tables_of_extensions_change_their_period_like_activities(
+    db: Database, seen: partitions.PartitionedTable
+) -> None:
+    made = await partitions.ensure_partitions_of_table(db, seen, JUNE)
+    assert made == ["seen_2027_06", "seen_2027_07", "seen_2027_08", "seen_2027_09"]
+    await db.write_all("INSERT INTO tenuto_probe.seen VALUES ('2027-08-02')")
+    july = datetime(2027, 7, 1, tzinfo=UTC)
+    assert await partitions.ensure_partitions_of_table(db, seen, JUNE, PartitionPeriod.DAY) == []
+    made = await partitions.ensure_partitions_of_table(db, seen, july, PartitionPeriod.DAY)
+    assert (made[0], made[-1]) == ("seen_2027_07_01", "seen_2027_07_08")
+    assert await db.fetch_value("SELECT count(*) FROM tenuto_probe.seen") == 1, "a month with rows stays"
+    dropped = await partitions.drop_old_partitions_of_table(db, seen, datetime(2027, 7, 3, tzinfo=UTC))
+    assert dropped == ["seen_2027_06", "seen_2027_07_01", "seen_2027_07_02"]
+
+
+async def test_partition_of_an_extension_is_not_created_over_rows_in_the_default_partition(
+    db: Database, seen: partitions.PartitionedTable
+) -> None:
+    await db.write_all("INSERT INTO tenuto_probe.seen VALUES ('2027-06-15 12:00+00'), ('2027-06-17 00:00+00')")
+    made = await partitions.ensure_partitions_of_table(db, seen, JUNE, PartitionPeriod.DAY)
+    assert [name[-2:] for name in made] == ["16", "18", "19", "20", "21", "22"]
+    assert await partitions.ensure_partitions_of_table(db, seen, JUNE, PartitionPeriod.DAY) == []
+    assert await db.fetch_value("SELECT count(*) FROM tenuto_probe.seen_default") == 2
+
+
+async def test_old_rows_of_an_extension_in_the_default_partition_are_deleted_in_batches(
+    db: Database, seen: partitions.PartitionedTable
+) -> None:
+    await db.write_all(
+        "INSERT INTO tenuto_probe.seen SELECT timestamptz '2027-06-14 23:59:59+00' + n * interval '1 second'"
+        " FROM generate_series(-4, 1) AS n"
+    )
+    counts = [await partitions.delete_old_default_rows_of_table(db, JUNE, 3, table=seen) for _ in range(3)]
+    assert counts == [3, 2, 0]
+    assert await db.fetch_value("SELECT min(at) FROM tenuto_probe.seen") == JUNE

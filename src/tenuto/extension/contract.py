@@ -269,7 +269,8 @@ class PartitionedTable:
     """A table in the schema of the extension, partitioned by month or day. Housekeeping creates the coming
     partitions, and drops those that are past the retention.
 
-    The migration creates it with ``PARTITION BY RANGE (column)`` and a default partition ``TABLE_default``.
+    The migration creates it with ``PARTITION BY RANGE (column)`` and a default partition ``TABLE_default``. A month or
+    day with rows in the default partition gets no partition; housekeeping deletes these rows after the retention.
     """
 
     table: str

@@ -122,6 +122,8 @@ class Housekeeping:
                 own_cutoff = cutoff if table.cutoff is None else table.cutoff(now, self._settings)
                 for name in await partitions.drop_old_partitions_of_table(self._database, table, own_cutoff):
                     log.info("partition dropped", partition=name)
+                delete_default_rows = partial(partitions.delete_old_default_rows_of_table, table=table)
+                completed.append(await self._delete_all(delete_default_rows, own_cutoff))
         return all(completed)  # guard: housekeeping.next_round
 
     async def _activity_cutoff(self, cutoff: datetime) -> datetime:

@@ -175,8 +175,8 @@ def _range_of(name: str) -> PartitionRange | None:
 
 
 # --- tables of extensions -------------------------------------------------------------------------------------------
-# Rows outside all ranges are in the default partition, which the extension created; a range with such rows gets no
-# partition.
+# Rows outside all ranges are in the default partition, which the extension created. A range with such rows gets no
+# partition, and nothing is moved: a large number of rows would lock the table for long. Retention deletes them.
 
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _CREATE_RANGE = (
@@ -185,6 +185,10 @@ _CREATE_RANGE = (
 _DROP_RANGE = "DROP TABLE IF EXISTS {schema}.{name}"
 _LOCK_RANGE = "LOCK TABLE {schema}.{name} IN SHARE MODE"
 _RANGE_HAS_ROWS = "SELECT EXISTS (SELECT FROM {schema}.{name})"
+_DEFAULT_HAS_ROWS = "SELECT EXISTS (SELECT FROM {default} WHERE {key} >= '{low}' AND {key} < '{high}')"
+_DELETE_OLD_DEFAULT_ROWS = """
+DELETE FROM {default} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {default} WHERE {key} < '{cutoff}' LIMIT $1)) RETURNING 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,16 +244,24 @@ async def ensure_partitions_of_table(
             if not await connection.fetchval(_RANGE_HAS_ROWS.format(schema=table.schema, name=name)):
                 await connection.execute(_DROP_RANGE.format(schema=table.schema, name=name))
                 present.remove(each)
-        missing = find_missing_ranges(present, now, chosen)
-        for each in missing:
+        created = []
+        for each in find_missing_ranges(present, now, chosen):
             low, high = table.bound(each.start), table.bound(each.end)
-            name = table.partition_name(each)
-            await connection.execute(
-                _CREATE_RANGE.format(schema=table.schema, table=table.table, name=name, low=low, high=high)
-            )
-        return [table.partition_name(each) for each in missing]
+            # guard: partitions.rows_in_default_of_extension
+            if not await _has_rows_in_default(connection, table, low, high):
+                name = table.partition_name(each)
+                await connection.execute(
+                    _CREATE_RANGE.format(schema=table.schema, table=table.table, name=name, low=low, high=high)
+                )
+                created.append(name)
+        return created
 
     return await database.transaction(create)
+
+
+async def _has_rows_in_default(connection: Connection, table: PartitionedTable, low: str, high: str) -> bool:
+    names = await connection.fetchrow(SQL.load_names_of_default_partition, table.schema, table.table)
+    return names is not None and bool(await connection.fetchval(_DEFAULT_HAS_ROWS.format(**names, low=low, high=high)))
 
 
 async def drop_old_partitions_of_table(database: Database, table: PartitionedTable, cutoff: datetime) -> list[str]:
@@ -263,6 +275,21 @@ async def drop_old_partitions_of_table(database: Database, table: PartitionedTab
         return old
 
     return await database.transaction(drop) if old else []
+
+
+async def delete_old_default_rows_of_table(
+    database: Database, cutoff: datetime, batch: int, *, table: PartitionedTable
+) -> int:
+    """Delete a small batch of the rows before the cut-off in the default partition of a table; return their number."""
+
+    async def delete(connection: Connection) -> int:
+        names = await connection.fetchrow(SQL.load_names_of_default_partition, table.schema, table.table)
+        if names is None:
+            return 0
+        statement = _DELETE_OLD_DEFAULT_ROWS.format(**names, cutoff=table.bound(cutoff))
+        return len(await connection.fetch(statement, batch))
+
+    return await database.transaction(delete)
 
 
 async def _list_ranges_of_table(database: Database, table: PartitionedTable) -> list[PartitionRange]:

@@ -80,6 +80,12 @@ GUARDS = (
         Condition("True"),
         "store/test_partitions.py::test_tables_of_extensions_change_their_period_like_activities",
     ),
+    guard(
+        "partitions.rows_in_default_of_extension",
+        "A range of an extension whose rows are in the default partition gets no partition.",
+        Condition("True"),
+        "store/test_partitions.py::test_partition_of_an_extension_is_not_created_over_rows_in_the_default_partition",
+    ),
     # --- retention
     guard(
         "retention.recent_activities",

@@ -39,6 +39,15 @@ JOIN pg_namespace ON pg_namespace.oid = parent.relnamespace
 WHERE nspname = $1 AND parent.relname = $2
 ORDER BY child.relname;
 
+-- name: load_names_of_default_partition
+-- Return the names of the partition key and of the default partition of table $2 in schema $1, quoted.
+SELECT quote_ident(attname) AS key, partdefid::regclass::text AS default
+FROM pg_partitioned_table
+JOIN pg_class ON pg_class.oid = partrelid
+JOIN pg_namespace ON pg_namespace.oid = relnamespace
+JOIN pg_attribute ON attrelid = partrelid AND attnum = partattrs[0]
+WHERE nspname = $1 AND relname = $2 AND partdefid <> 0;
+
 -- name: lock_partitions
 -- Serialise the creation and removal of partitions, with a short lock timeout: all other transactions would wait
 -- behind one that waits for a reader.
