@@ -66,6 +66,8 @@ class MailServer:
     """Replies to the next messages, such as ``451 later``; an empty one accepts."""
     refused: set[str] = field(default_factory=set)
     """Recipients that are refused."""
+    postponed: set[str] = field(default_factory=set)
+    """Recipients that are refused for now."""
     received: list[Message] = field(default_factory=list)
     login_count: int = 0
 
@@ -110,6 +112,8 @@ class MailServer:
     ) -> str:
         if address in self.refused:
             return "550 no such mailbox"
+        if address in self.postponed:
+            return "450 mailbox busy"
         envelope.rcpt_tos.append(address)
         return "250 OK"
 

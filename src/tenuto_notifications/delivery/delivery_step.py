@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from tenuto.extension import ExtensionServices, StepKind
 from tenuto.jobs.context import Context, PermanentFailure
-from tenuto_notifications.delivery.approver_links import create_links
 from tenuto_notifications.delivery.email import send_email
 from tenuto_notifications.delivery.webhooks import send_webhook
 from tenuto_notifications.model.events import DELIVERY_KIND
@@ -51,8 +50,7 @@ def delivery_kind(services: ExtensionServices) -> StepKind:
             case Teams():
                 return await send_webhook(services, ctx, channel.url, to_teams(document), str(order.id))
             case Email():
-                links = await create_links(services, order.rule_name, document) if channel.approver_links else []
-                return await send_email(services, ctx, channel, document, str(order.id), links)
+                return await send_email(services, ctx, channel, document, str(order.id), order.rule_name)
             case _:
                 raise PermanentFailure(
                     "a message to a job is delivered by a task of the job", code="notifications.message.wrong_channel"

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import smtplib
-import ssl
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Container, Mapping, Sequence
 from datetime import datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Any
 
-from tenuto.errors import EngineError
 from tenuto.extension import ExtensionServices
 from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.model.access.secrets import SecretRef
-from tenuto_notifications.delivery.approver_links import ApproverLink
-from tenuto_notifications.model.rules import Email, is_address
+from tenuto_notifications.delivery.approver_links import ApproverLink, create_links
+from tenuto_notifications.delivery.mail_submission import (
+    ACCEPTED,
+    Envelope,
+    Recipient,
+    Submission,
+    is_permanent,
+    name_server,
+    refusal,
+    submit,
+)
+from tenuto_notifications.model.rules import Email
 from tenuto_notifications.settings import NotificationSettings
 
-TIMEOUT_SECONDS = 20.0
-"""Time limit of each exchange with the mail server."""
-
-
-class MailFailed(EngineError):
-    """The mail server did not accept a message, but a retry may succeed."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Envelope:
-    mail: EmailMessage
-    to: Sequence[str]
+_CHECKPOINT = "mail, part "
+_MAX_NAMED_RECIPIENTS = 10
 
 
 async def send_email(
@@ -40,11 +38,12 @@ async def send_email(
     channel: Email,
     document: Mapping[str, Any],
     message_id: str,
-    links: Sequence[ApproverLink] = (),
+    rule_name: str,
 ) -> dict[str, Any]:
-    """Send a message, and to each person of ``links`` a copy with the links of this person.
+    """Send a message, and to each approver a copy with the links of this person if the channel says so.
 
-    Raise `PermanentFailure` if a retry cannot succeed, otherwise an error that leads to a retry.
+    Recipients whose mail was accepted or refused for good in an earlier attempt are left out. Raise `PermanentFailure`
+    if a retry cannot succeed, otherwise an error that leads to a retry.
     """
     section = services.section(NotificationSettings)
     if section.smtp_host is None or section.smtp_from is None:
@@ -56,44 +55,90 @@ async def send_email(
     password = None
     if section.smtp_password_secret is not None:
         password = await services.reveal_secret(ctx, SecretRef(secret=section.smtp_password_secret))
-    now = (await services.open_database()).clock.now()
-    envelopes = []
-    if channel.to:
-        mail = _compose(
-            section.smtp_from, channel.to, document, document["body"], f"<{message_id}@tenuto.invalid>", now
+    stored = {name: text for name, text in (await ctx.steps.load()).items() if name.startswith(_CHECKPOINT)}
+    codes = {key: code for text in stored.values() for key, code in _load_codes(text).items()}
+    links: Sequence[ApproverLink] = ()
+    unknown: Sequence[str] = ()
+    if channel.approver_links:
+        links, unknown = await create_links(
+            services, rule_name, document, mailed={each.person for each in codes if each.person}
         )
-        envelopes.append(_Envelope(mail, channel.to))
-    unknown = []
-    for number, person in enumerate(dict.fromkeys(each.person for each in links), 1):
-        address = find_address(section, person)
-        if address is None:
-            unknown.append(person)
-            continue
-        body = _add_links(document["body"], person, [each for each in links if each.person == person])
-        id = f"<{message_id}.{number}@tenuto.invalid>"
-        envelopes.append(_Envelope(_compose(section.smtp_from, [address], document, body, id, now), [address]))
+    now = (await services.open_database()).clock.now()
+    envelopes = _make_envelopes(section.smtp_from, channel, document, message_id, links, codes, now)
     if unknown:
-        names = ", ".join(unknown)
-        if not envelopes:
-            raise PermanentFailure(
-                f"no e-mail address is known of {names}",
-                code="notifications.address.unknown",
-                remedy="set TENUTO_NOTIFICATIONS_ADDRESSES, and retry the dead letter",
-            )
-        ctx.warn(f"no e-mail address is known of {names}: set TENUTO_NOTIFICATIONS_ADDRESSES")
-    if not envelopes:
+        _report_unknown(ctx, unknown, is_only_target=not envelopes and not codes)
+    if envelopes:
+        submission = await asyncio.to_thread(submit, section, password, envelopes)
+        codes |= submission.final_codes
+        waiting = sorted(each for envelope in envelopes for each in envelope.to if each not in codes)
+        if waiting:
+            if submission.final_codes:
+                await ctx.steps.save(f"{_CHECKPOINT}{len(stored) + 1}", _dump_codes(submission.final_codes))
+            raise _retry_error(section, submission, waiting)
+    elif not codes:
         ctx.warn("no mail was sent: no approver has to decide")
-        return {"recipients": 0, "refused": []}
-    refused = await asyncio.to_thread(_submit, section, password, envelopes)
+    refused = sorted({each.address for each, code in codes.items() if is_permanent(code)})
+    accepted = {each.address for each, code in codes.items() if code == ACCEPTED}
+    if refused and not accepted:
+        code = min(codes.values())
+        raise refusal(f"the {name_server(section)} refused all recipients with {code}", code)
     if refused:
-        ctx.warn(f"the mail server refused {', '.join(sorted(refused))}")
-    recipients = {address for each in envelopes for address in each.to}
-    return {"recipients": len(recipients - refused), "refused": sorted(refused)}
+        ctx.warn(f"the mail server refused {', '.join(refused)}")
+    return {"recipients": len(accepted), "refused": refused}
 
 
-def find_address(section: NotificationSettings, person: str) -> str | None:
-    """Return the e-mail address of an approver."""
-    return section.addresses.get(person) or (person if is_address(person) else None)
+def _make_envelopes(
+    sender: str,
+    channel: Email,
+    document: Mapping[str, Any],
+    message_id: str,
+    links: Sequence[ApproverLink],
+    settled: Container[Recipient],
+    now: datetime,
+) -> list[Envelope]:
+    """Return the mails to send: one to the recipients of the rule who are not settled, and one to each approver."""
+    envelopes = []
+    if to := [each for each in map(Recipient, dict.fromkeys(channel.to)) if each not in settled]:
+        id = f"<{message_id}@tenuto.invalid>"
+        envelopes.append(Envelope(_compose(sender, channel.to, document, document["body"], id, now), to))
+    for recipient in dict.fromkeys(Recipient(each.address, each.person) for each in links):
+        own = [each for each in links if each.person == recipient.person]
+        body = _add_links(document["body"], recipient.person, own)
+        mark = hashlib.sha256(recipient.person.encode()).hexdigest()[:16]  # the same in a repeated attempt
+        id = f"<{message_id}.{mark}@tenuto.invalid>"
+        envelopes.append(Envelope(_compose(sender, [recipient.address], document, body, id, now), [recipient]))
+    return envelopes
+
+
+def _report_unknown(ctx: Context, persons: Sequence[str], *, is_only_target: bool) -> None:
+    names = ", ".join(persons)
+    if is_only_target:
+        raise PermanentFailure(
+            f"no e-mail address is known of {names}",
+            code="notifications.address.unknown",
+            remedy="set TENUTO_NOTIFICATIONS_ADDRESSES, and retry the dead letter",
+        )
+    ctx.warn(f"no e-mail address is known of {names}: set TENUTO_NOTIFICATIONS_ADDRESSES")
+
+
+def _retry_error(section: NotificationSettings, submission: Submission, waiting: Sequence[Recipient]) -> Exception:
+    """Return the error of an attempt in which some recipients have no final reply."""
+    postponed = [each for each in waiting if each in submission.codes]
+    if not postponed:
+        assert submission.failure is not None
+        return submission.failure
+    names = ", ".join(dict.fromkeys(each.address for each in postponed[:_MAX_NAMED_RECIPIENTS]))
+    more = f" and {len(postponed) - _MAX_NAMED_RECIPIENTS} more" if len(postponed) > _MAX_NAMED_RECIPIENTS else ""
+    code = submission.codes[postponed[0]]
+    return refusal(f"the {name_server(section)} refused the message for {names}{more} with {code}", code)
+
+
+def _dump_codes(codes: Mapping[Recipient, int]) -> str:
+    return json.dumps({"value": [[each.address, each.person, code] for each, code in codes.items()]})
+
+
+def _load_codes(text: str) -> dict[Recipient, int]:
+    return {Recipient(address, person): code for address, person, code in json.loads(text)["value"]}
 
 
 def _add_links(body: str, person: str, links: Sequence[ApproverLink]) -> str:
@@ -115,47 +160,3 @@ def _compose(
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(body)
     return mail
-
-
-def _submit(section: NotificationSettings, password: str | None, envelopes: Sequence[_Envelope]) -> set[str]:
-    """Hand mails to the mail server; return the recipients that it refused."""
-    where = f"mail server {section.smtp_host}:{section.smtp_port}"
-    assert section.smtp_host is not None
-    try:
-        context = ssl.create_default_context()
-        if section.smtp_ca_file is not None:
-            context.load_verify_locations(section.smtp_ca_file)
-        if section.smtp_security == "tls":
-            server: smtplib.SMTP = smtplib.SMTP_SSL(
-                section.smtp_host, section.smtp_port, timeout=TIMEOUT_SECONDS, context=context
-            )
-        else:
-            server = smtplib.SMTP(section.smtp_host, section.smtp_port, timeout=TIMEOUT_SECONDS)
-        with server:
-            if section.smtp_security == "starttls":
-                server.starttls(context=context)  # an error if the server does not offer it
-            if section.smtp_user is not None:
-                server.login(section.smtp_user, password or "")
-            refused: dict[str, tuple[int, bytes]] = {}
-            for each in envelopes:
-                try:
-                    refused |= server.send_message(each.mail, to_addrs=each.to)
-                except smtplib.SMTPRecipientsRefused as error:
-                    refused |= error.recipients
-    except smtplib.SMTPAuthenticationError as error:
-        raise _failure(f"the {where} refused the login with {error.smtp_code}", error.smtp_code) from None
-    except smtplib.SMTPResponseException as error:
-        raise _failure(f"the {where} refused the message with {error.smtp_code}", error.smtp_code) from None
-    except (smtplib.SMTPException, OSError) as error:
-        text = str(error)[:300] or type(error).__name__
-        raise MailFailed(f"the {where} could not be used: {text}", code="notifications.smtp.failed") from None
-    if refused.keys() >= {address for each in envelopes for address in each.to}:
-        code = min(code for code, _ in refused.values())
-        raise _failure(f"the {where} refused all recipients with {code}", code)
-    return set(refused)
-
-
-def _failure(message: str, status: int) -> Exception:
-    if 500 <= status < 600:
-        return PermanentFailure(message, code="notifications.smtp.refused", remedy="see the log of the mail server")
-    return MailFailed(message, code="notifications.smtp.failed")

@@ -7,7 +7,7 @@ import hashlib
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -160,10 +160,19 @@ class Approvals(OperationGroup):
 
         return await operation.database.transaction(create)
 
-    async def create_links(self, id: UUID) -> Sequence[ApprovalLink]:
+    async def list_undecided(self, id: UUID) -> Sequence[str]:
+        """List the named approvers who have not decided; none if the approval is not pending, or has been deleted."""
+        database = await self._open()
+        found = await approvals.find_approval(database, id)
+        if found is None or found.state is not ApprovalState.PENDING or found.expires_at <= database.clock.now():
+            return []
+        decided = {each.person for each in await approvals.list_decisions(database, [id])}
+        return [person for person in found.approvers if person not in decided]
+
+    async def create_links(self, id: UUID, *, persons: Container[str] | None = None) -> Sequence[ApprovalLink]:
         """Create a link for each named approver who has not decided; none if the approval is not pending.
 
-        The links are valid until the deadline, at most 30 days. See `create_link`.
+        ``persons`` restricts them. The links are valid until the deadline, at most 30 days. See `create_link`.
         """
         operation = await self._begin("approval.link", target=str(id))
         texts = defaultdict[str, str](_new_link_text)  # kept here: a repeated transaction creates the same links
@@ -176,7 +185,9 @@ class Approvals(OperationGroup):
             decided = {each.person for each in await approvals.load_decisions(connection, id)}
             expires_at = min(operation.now + MAX_LINK_LIFETIME, found.expires_at)
             links = [
-                _make_link(id, person, expires_at, texts[person]) for person in found.approvers if person not in decided
+                _make_link(id, person, expires_at, texts[person])
+                for person in found.approvers
+                if person not in decided and (persons is None or person in persons)
             ]
             operation.entry.after = {"persons": [each.person for each in links], "expires_at": expires_at}
             stored = [
