@@ -197,6 +197,35 @@ async def test_refusal_of_the_mail_to_the_recipients_of_the_rule_does_not_stop_t
     assert ("the mail server refused ops@example.org" in log) != is_repeated
 
 
+async def test_each_approval_has_its_own_message_whatever_the_grouping(
+    app: Tenuto,
+    mail_server: MailServer,
+    receiver: WebhookReceiver,
+    dashboard: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also for events that were combined before the rule had links."""
+    await mail_server.configure(app, monkeypatch)
+    group = {"window": "1h"}
+    await webhook_rule(app, receiver.url("/hook"), EVENT, group=group)
+    approvers = {"First": "ana@example.org", "Second": "ben@example.org", "Third": "eve@example.org"}
+    async with app.worker(), app.scheduler():
+        await request_approval(app, "dan@example.org", name="Before")
+        await eventually(lambda: delivered(app), 20)
+        for name in ("First", "Second"):
+            await request_approval(app, approvers[name], name=name)
+        database = await app.open()
+        pending = "SELECT count(*) = 2 FROM tenuto_notifications.events WHERE state = 'pending'"
+        await eventually(lambda: database.fetch_value(pending), 20)
+        definition = {"name": "rule", "event": EVENT, "channel": {"kind": "email", "approver_links": True}}
+        await operations_of(app).edit("rule", {**definition, "group": group})
+        await request_approval(app, approvers["Third"], name="Third")
+        await eventually(lambda: len(mail_server.received) == 3 or None, 20)
+    texts = {str(mail["To"]): text_of(mail) for mail in mail_server.received}
+    for name, person in approvers.items():
+        assert [each for each in approvers if f"{each} waits" in texts[person]] == [name]
+
+
 async def test_links_for_approvers_need_the_address_of_the_dashboard(
     app: Tenuto, mail_server: MailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

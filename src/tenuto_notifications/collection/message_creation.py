@@ -47,6 +47,8 @@ async def dispatch(
     windows = {name: window_of(by_name[name]) for name in names[Decision.SEND]}
     if not windows:
         return 0
+    if separate := [name for name in windows if by_name[name].has_approver_links]:
+        await messages.separate_events(connection, separate)
     sent_count = 0
     for group in await messages.list_due_groups(connection, windows, now, _MAX_GROUPS_PER_CYCLE):
         rule = by_name[group.rule_name]

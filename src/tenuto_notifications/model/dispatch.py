@@ -58,12 +58,12 @@ def decide_rule(rule: Rule | None, silenced_rules: Sequence[str | None], now: da
 
 def window_of(rule: Rule) -> timedelta:
     """Return the time after a message in which events of the same group are combined."""
-    return timedelta(seconds=rule.group.window)
+    return timedelta(seconds=0 if rule.has_approver_links else rule.group.window)
 
 
 def group_key(rule: Rule, event_key: str, fields: dict[str, object]) -> str:
     """Return the key of the group of an event; a long key is replaced by its hash."""
-    if not rule.group.window:
+    if rule.has_approver_links or not rule.group.window:
         return event_key
     key = "\x1f".join(f"{name}={fields.get(name, '')}" for name in rule.group.by)
     encoded = key.encode("utf-8", "backslashreplace")

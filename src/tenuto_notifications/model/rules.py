@@ -112,7 +112,10 @@ class Email(_Part):
     kind: Literal["email"]
     to: Annotated[list[Annotated[str, AfterValidator(check_address)]], Field(max_length=MAX_RECIPIENTS)] = []
     approver_links: bool = False
-    """Send each approver of a requested approval a separate mail with a link that decides once."""
+    """Send each approver of a requested approval a separate mail with a link that decides once.
+
+    Each approval has its own message, whatever the grouping of the rule, so that no approver reads of those of others.
+    """
 
     @model_validator(mode="after")
     def _check(self) -> Email:
@@ -204,6 +207,11 @@ class Rule(_Part):
     def after_seconds(self) -> float:
         return self.after or self.kind.default_after or 0.0
 
+    @property
+    def has_approver_links(self) -> bool:
+        """Whether messages contain links of approvers. Each event then has a message of its own."""
+        return isinstance(self.channel, Email) and self.channel.approver_links
+
     def parse_filter(self, now: datetime) -> Filter:
         """Return the filter; ages in it count from ``now``."""
         return parse_filter(self.kind.schema, self.filter, now, zone=UTC, field="filter")
@@ -247,7 +255,7 @@ def _check_rule(rule: Rule) -> None:
         )
     if isinstance(rule.channel, JobChannel):
         _check_job(rule.channel)
-    if isinstance(rule.channel, Email) and rule.channel.approver_links and rule.event != APPROVAL_EVENT:
+    if rule.has_approver_links and rule.event != APPROVAL_EVENT:
         raise Invalid(
             f"the event {rule.event} has no approvers",
             code="notifications.rule.approver_links_unused",

@@ -157,6 +157,11 @@ async def list_due_groups(
     return _DUE.all(await connection.fetch(SQL.list_due_groups, names, durations, now, limit))
 
 
+async def separate_events(connection: Connection, rule_names: Sequence[str]) -> None:
+    """Give each event of some rules that is in no message a group of its own."""
+    await connection.execute(SQL.separate_events, rule_names)
+
+
 async def settle_rules(connection: Connection, rule_names: Sequence[str], state: str) -> None:
     """Record what became of the events of some rules that are in no message."""
     await connection.execute(SQL.settle_rules, rule_names, state)
