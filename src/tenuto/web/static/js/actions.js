@@ -1,7 +1,7 @@
 // Actions: buttons and forms that send a request to the API, with a dialog that states the effect, and a toast after it.
 // The server decides what is allowed; this module must not know roles or states.
 
-import { refresh, serverNow } from "./live.js";
+import { refresh, serverNow, showLogin } from "./live.js";
 
 const root = document.documentElement;
 
@@ -45,6 +45,7 @@ export async function send(method, url, { body, reason, key, version } = {}) {
   const request = { method, headers };
   if (body !== undefined) request.body = JSON.stringify(body);
   const response = await fetch(url, request);
+  if (response.status === 401) showLogin();
   const text = await response.text();
   let data = null;
   try {
@@ -72,7 +73,7 @@ async function run(button, values, key, openedAt = serverNow()) {
     const { response, data } = await send(method, url, { body, reason, key });
     if (!response.ok) {
       const problem = data ?? { detail: `The server answered ${response.status}.` };
-      if ([401, 404, 409].includes(response.status)) refresh();
+      if ([404, 409].includes(response.status)) refresh();
       return problem;
     }
     const link = goto && data ? goto.replace(/\{(\w+)\}|%7B(\w+)%7D/g, (_, a, b) => encodeURIComponent(data[a || b] ?? "")) : goto;

@@ -8,6 +8,8 @@ const MIN_GAP_MS = 500;
 const MAX_GAP_MS = 10_000;
 const HIDDEN_MS = 10_000;
 const RECONNECT_MS = [1000, 2000, 4000];
+/** Why the page cannot be shown again, by the status of the response. */
+const REFUSALS = { 403: "No longer allowed", 404: "No longer found" };
 const policy = window.trustedTypes?.createPolicy("tenuto", { createHTML: (text) => text }) ?? { createHTML: (text) => text };
 const root = document.documentElement;
 
@@ -98,7 +100,7 @@ async function fetchStale() {
     isFetching = false;
     for (const part of document.querySelectorAll("[data-part][aria-busy]")) if (!stale.has(part.dataset.part)) part.removeAttribute("aria-busy");
     lastFetch = Date.now();
-    schedule();
+    if (!loginDialog.open) schedule();
   }
 }
 
@@ -115,9 +117,15 @@ function serverTime(response, started) {
 }
 
 function apply(response, names, text) {
-  if (response.status === 401) return showLogin();
-  if (![200, 304, 422].includes(response.status)) return undefined;
-  loginDialog?.close();
+  if (response.status === 401) {
+    for (const name of names.split(",")) stale.add(name); // for after the login
+    return showLogin();
+  }
+  if (loginDialog.open) {
+    loginDialog.close();
+    start();
+  }
+  if (![200, 304, 422].includes(response.status)) return setOffline(REFUSALS[response.status] ?? `Error ${response.status}`);
   if (source?.readyState === EventSource.OPEN || !currentTopics().length) setOnline();
   clockOffset = Number(response.headers.get("Tenuto-Now")) - Date.now();
   if (root.dataset.code) reloadChanges(response.headers);
@@ -191,7 +199,7 @@ function reloadChanges(headers) {
 const loginDialog = document.querySelector("#login-dialog");
 
 /** The session has ended: the viewer logs in over the page, which stays as it is and then continues. */
-function showLogin() {
+export function showLogin() {
   stop();
   if (!loginDialog.open) loginDialog.showModal();
 }
@@ -208,10 +216,12 @@ async function logIn(event) {
     }
     form.reset();
     error.textContent = "";
+    loginDialog.close();
+    if (!isPaused) mark(parts().map((part) => part.dataset.part));
+    fetchStale();
+    start();
     const { name, role } = await (await fetch(`${root.dataset.prefix}/api/v1/session`)).json();
     for (const each of document.querySelectorAll("[data-account]")) each.textContent = `${name} · ${role}`;
-    refresh();
-    start();
   } catch {
     error.textContent = "The server cannot be reached.";
   }
@@ -236,7 +246,7 @@ function start() {
   source.onopen = () => {
     attempts = 0;
     if (offlineSince) refresh();
-    setOnline();
+    else setOnline();
   };
   source.onerror = () => {
     const isClosed = source?.readyState === EventSource.CLOSED;
@@ -280,8 +290,12 @@ function setOnline() {
   show("live", "live");
 }
 
-/** `text` is the reason, if the server states one. */
+/** `text` is the reason, if it is known. A paused page does not follow changes: it only reports what was asked for. */
 function setOffline(text = "") {
+  if (isPaused) {
+    document.dispatchEvent(new CustomEvent("tenuto:toast", { detail: { text: text || "The server cannot be reached.", isError: true } }));
+    return;
+  }
   offlineText = text;
   if (!offlineSince) offlineSince = Date.now();
   const seconds = Math.round((Date.now() - offlineSince) / 1000);
