@@ -14,6 +14,7 @@ from tenuto.settings import load_settings
 from tenuto.web.server import web_server
 from tenuto.web.views.work.tasks import TaskRow
 from tests.api.conftest import ApiClient
+from tests.support.waiting import eventually
 from tests.web.conftest import get_page, log_in
 
 
@@ -45,7 +46,22 @@ async def test_rows_of_a_page_are_not_in_a_reference_cycle(service: ApiClient, r
 
 async def test_web_server_loads_the_overview_before_the_first_request(url: str, tmp_path: Path) -> None:
     app = Tenuto(settings=load_settings(database=url, home=tmp_path))
+
+    async def is_loaded() -> bool:
+        return app.reports._overview._last is not None
+
     async with app, web_server(app, port=0):
-        [warming] = [each for each in asyncio.all_tasks() if each.get_name() == "tenuto-web-warm-up"]
-        await warming
-        assert app.reports._overview._last is not None
+        await eventually(is_loaded)
+
+
+async def test_web_server_that_stops_has_ended_the_load_of_the_overview(url: str, tmp_path: Path) -> None:
+    app = Tenuto(settings=load_settings(database=url, home=tmp_path))
+    async with app, (await app.open()).connection() as locking, locking.transaction():
+        await locking.execute("LOCK TABLE tenuto.tasks IN ACCESS EXCLUSIVE MODE")
+        async with web_server(app, port=0):
+            assert is_warming_up()
+        assert not is_warming_up()
+
+
+def is_warming_up() -> bool:
+    return any(each.get_name() == "tenuto-web-warm-up" for each in asyncio.all_tasks())

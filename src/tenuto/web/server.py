@@ -115,6 +115,7 @@ async def web_server(
             await compiling
             if warming is not None:
                 warming.cancel()
+                await asyncio.gather(warming, return_exceptions=True)
             if reads is not None:
                 await reads.replica.close()
 
