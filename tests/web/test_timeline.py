@@ -104,6 +104,12 @@ async def test_timeline_of_many_schedules_has_pages(service: ApiClient, monkeypa
     assert 'href="/schedules/often"' in second
     assert 'href="/schedules/hourly"' not in second
     assert 'rel="next"' not in second
+    note = "Each page has 2 schedules by name; the order by next run is that of this page only."
+    assert note not in first + second
+    by_next_run = (await get_page(service, "/timeline?order=next")).text
+    assert note in by_next_run
+    assert note in (await get_page(service, following.replace("order=name", "order=next"))).text
+    assert note not in (await get_page(service, "/timeline?order=next&search=hourly")).text
 
 
 async def test_timeline_window_can_be_moved_and_filtered(service: ApiClient) -> None:

@@ -169,6 +169,11 @@ async def load_timeline(
         for record in found
     ]
     if order == "next":
+        if after or len(found) == MAX_LANES:
+            notes = [
+                *notes,
+                f"Each page has {MAX_LANES} schedules by name; the order by next run is that of this page only.",
+            ]
         lanes.sort(key=lambda lane: (lane.record.next_run_at is None, lane.record.next_run_at or now, lane.record.name))
     shown = {lane.record.name for lane in lanes}
     return Timeline(
