@@ -10,6 +10,7 @@ import pytest
 from tenuto import Tenuto
 from tenuto.definitions.crontab_import import import_crontab
 from tenuto.definitions.document_parser import parse_document
+from tenuto.model.filters import MAX_ALTERNATIVES
 from tenuto.operations.definitions.plans import read_declarations
 from tenuto_notifications.model.rules import MAX_RECIPIENTS
 from tenuto_notifications.operations import RuleView
@@ -85,6 +86,15 @@ async def test_more_recipients_than_a_rule_may_have_are_divided(app: Tenuto) -> 
     assert {rule.filter for rule in rules} == {'schedule:"nightly"'}
     recipients = [each for rule in rules for each in rule.definition["channel"]["to"]]
     assert (len(rules), sorted(recipients)) == (3, sorted(people))
+
+
+async def test_more_schedules_than_alternatives_of_a_filter_are_divided(app: Tenuto) -> None:
+    lines = [f"0 1 * * * /srv/{number}" for number in range(MAX_ALTERNATIVES + 1)]
+    found = import_crontab("\n".join(["MAILTO=ops@example.org", *lines]), source="crontab")
+    declarations = read_declarations([parse_document("crontab.yaml", found.to_yaml().encode())])
+    await app.plans.apply(await app.plans.plan(declarations))
+    rules = await operations_of(app).rules()
+    assert sorted(schedules_of(rules)) == sorted(schedule["name"] for schedule in found.schedules)
 
 
 def schedules_of(rules: Sequence[RuleView]) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from tenuto.definitions.imported_definitions import ImportedDefinitions
-from tenuto.model.filters import MAX_FILTER_LENGTH
+from tenuto.model.filters import MAX_ALTERNATIVES, MAX_FILTER_LENGTH
 
 _ASSIGNMENT = re.compile(r"\s*(?P<quote>[\"']?)(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P=quote)\s*=\s*(?P<value>.*?)\s*")
 _FORMER_ENTRY = re.compile(r"@\w|-?[\d*][\d*/,-]*\s+[\d*][\d*/,-]*\s")
@@ -197,7 +197,8 @@ def _divide(names: Sequence[str]) -> Iterator[list[str]]:
     """Divide names into lists that each fit into a filter."""
     part: list[str] = []
     for name in names:
-        if part and sum(len(each) + 1 for each in [*part, name]) > _MAX_FILTER_CHARACTERS:
+        is_full = len(part) == MAX_ALTERNATIVES
+        if is_full or (part and sum(len(each) + 1 for each in [*part, name]) > _MAX_FILTER_CHARACTERS):
             yield part
             part = []
         part.append(name)

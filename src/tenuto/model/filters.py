@@ -25,7 +25,7 @@ DEFAULT_WINDOW = 100_000
 """Number of newest records that a clause without an index searches."""
 MAX_WINDOW = 10_000_000
 _MAX_CLAUSES = 30
-_MAX_ALTERNATIVES = 50
+MAX_ALTERNATIVES = 50
 _UNITS = {
     "ms": timedelta(milliseconds=1),
     "s": timedelta(seconds=1),
@@ -319,8 +319,8 @@ class _Scanner:
         words: list[_Word] = []
         while True:
             words.append(self._word(after, separator))
-            if len(words) > _MAX_ALTERNATIVES:
-                raise self._fail(f"there are more than {_MAX_ALTERNATIVES} values", self.at, "use fewer")
+            if len(words) > MAX_ALTERNATIVES:
+                raise self._fail(f"there are more than {MAX_ALTERNATIVES} values", self.at, "use fewer")
             if self.at == len(self.source) or self.source[self.at] != separator:
                 return words
             self.at += 1
