@@ -246,7 +246,7 @@ def test_airflow_import_converts_decorated_tasks_and_the_results_that_they_pass_
         (
             "with TaskGroup('g') as g:\n    x = EmptyOperator(task_id='x')\n    y = TriggerDagRunOperator(task_id='y', "
             "trigger_dag_id='z', wait_for_completion=True)\n    x >> y\nc >> g >> d",
-            [["a", "b", "c", "e", "f"], "y", "d"],
+            [["a", "b", "c", "e", "f"], "g.y", "d"],
         ),
         ("a >> Label('ok') >> b\nchain(b, Label('x'), c)", [["a", "d", "e", "f"], "b", "c"]),
         ("x = [a, b, c]\nchain(*x)", [["a", "d", "e", "f"], "b", "c"]),
@@ -466,6 +466,109 @@ def test_airflow_trigger_rule_becomes_a_condition(rule: str, condition: str | No
     assert (last.get("when"), last["needs"]) == (condition, ["a", "b"])
     first = {step["name"]: step.get("continue_on_failure") for step in schedule["steps"][0]}
     assert (first["a"], first["c"]) == (None if rule == "none_failed" else True, None)
+
+
+BRANCH = "pick = BranchPythonOperator(task_id='pick', python_callable=pick)\n"
+EMPTY = "EmptyOperator(task_id='join', trigger_rule='{}')"
+CIRCUIT = "gate = ShortCircuitOperator(task_id='gate', python_callable=gate{})\n"
+
+
+def conditions_of(body: str) -> dict[str, str]:
+    """Return the conditions of steps by name."""
+    (schedule,) = check(import_airflow_dags(in_dag(body), source="dag.py")).schedules
+    steps = [step for group in schedule["steps"] for step in (group if isinstance(group, list) else [group])]
+    return {step.get("name") or step["job"]: step["when"] for step in steps if "when" in step}
+
+
+A_CHOSEN, B_CHOSEN = 'steps.pick.output == "a"', 'steps.pick.output == "b"'
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            f"{BRANCH}join = {EMPTY.format('none_failed_min_one_success')}\npick >> [a, b] >> join >> c",
+            {"a": A_CHOSEN, "b": B_CHOSEN, "c": "(steps.a.succeeded or steps.b.succeeded)"},
+        ),
+        (
+            f"{BRANCH}join = {EMPTY.format('all_success')}\npick >> [a, b] >> join >> c",
+            {"a": A_CHOSEN, "b": B_CHOSEN, "c": "steps.a.succeeded and steps.b.succeeded"},
+        ),
+        (f"join = {EMPTY.format('all_done')}\n[a, b] >> join >> c", {}),
+        (
+            f"join = {EMPTY.format('one_failed')}\n[a, b] >> join >> c",
+            {"c": "(steps.a.failed or steps.b.failed)"},
+        ),
+        (
+            f"{BRANCH}pick >> [a, b]\na >> b",
+            {"a": A_CHOSEN, "b": f"({B_CHOSEN} or {A_CHOSEN}) and steps.a.succeeded"},
+        ),
+        (
+            f"{BRANCH}no = EmptyOperator(task_id='no')\npick >> [a, no]\nno >> b",
+            {"a": A_CHOSEN, "b": 'steps.pick.output == "no"'},
+        ),
+        (
+            f"{CIRCUIT.format('')}g = BashOperator(task_id='g', bash_command='true', "
+            "trigger_rule='all_done')\ngate >> a >> g >> b",
+            {"a": "steps.gate.output", "g": "steps.gate.output", "b": "steps.g.succeeded"},
+        ),
+        (
+            f"{CIRCUIT.format(', ignore_downstream_trigger_rules=False')}g = BashOperator(task_id='g', "
+            "bash_command='true', trigger_rule='all_done')\ngate >> a >> g",
+            {"a": "steps.gate.output"},
+        ),
+        (
+            f"{BRANCH}with TaskGroup('g'):\n    with TaskGroup(group_id='h'):\n"
+            "        x = BashOperator(task_id='x', bash_command='true')\n"
+            "with TaskGroup('k', prefix_group_id=False):\n"
+            "    y = BashOperator(task_id='y', bash_command='true')\npick >> [x, y]",
+            {"g.h.x": 'steps.pick.output == "g.h.x"', "y": 'steps.pick.output == "y"'},
+        ),
+    ],
+)
+def test_airflow_branches_and_short_circuits_become_conditions(body: str, expected: dict[str, str]) -> None:
+    assert conditions_of(body) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "report"),
+    [
+        (f"join = {EMPTY.format('all_skipped')}\na >> join >> b", "'join': trigger_rule='all_skipped'; see `when`"),
+        (
+            "with TaskGroup(NAME):\n    x = EmptyOperator(task_id='x')",
+            "'x': the name NAME of the task group is computed, and not in the names of its steps",
+        ),
+        (
+            "@task_group\ndef part():\n    x = EmptyOperator(task_id='x')\npart()",
+            "the tasks of 'part' are left out: @task_group has no equivalent; see TaskGroup",
+        ),
+        (
+            "x = EmptyOperator(task_id='x')\ny = EmptyOperator(task_id='y')\nx >> y >> x",
+            "'x': tasks without a step stand before themselves",
+        ),
+    ],
+)
+def test_airflow_import_reports_conditions_that_it_cannot_express(body: str, report: str) -> None:
+    assert any(text.endswith(f": {report}") for text in omissions(in_dag(body))), omissions(in_dag(body))
+
+
+async def test_step_after_the_join_of_a_branch_runs_as_in_airflow(app: Tenuto, worker: WorkerFactory) -> None:
+    join = EMPTY.format("none_failed_min_one_success")
+    text = in_dag(f"{BRANCH}join = {join}\npick >> [a, b] >> join >> c\n")
+
+    @app.job
+    async def pick() -> str:
+        return "b"
+
+    found = check(import_airflow_dags(text, source="dag.py"))
+    declarations = read_declarations([parse_document("x.yaml", found.to_yaml().encode())])
+    await app.plans.apply(await app.plans.plan(declarations))
+    async with worker():
+        id = (await app.schedules.run("x")).execution_id
+        assert id is not None
+        ended = await app.executions.wait(id, 30)
+    states = {step.name: str(step.state) for step in ended.steps}
+    assert (states["a"], states["b"], states["c"]) == ("skipped", "completed", "completed")
 
 
 def test_airflow_output_of_a_command_and_of_a_task_that_is_left_out() -> None:

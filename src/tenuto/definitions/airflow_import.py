@@ -14,7 +14,9 @@ from tenuto.definitions.airflow_tasks import (
     RULES_AFTER_FAILURES,
     RULES_OF_SUCCESS,
     SHORT_CIRCUITS,
+    CircularOrder,
     Conditions,
+    ConditionTooLong,
     Dag,
     DagTask,
     TaskOutput,
@@ -83,6 +85,8 @@ class _DagReader:
         self._named_tasks: dict[str, list[DagTask]] = {}
         self._named_lists: dict[str, list[ast.expr]] = {}
         """Lists of expressions, for `chain(*tasks)`."""
+        self._prefix = ""
+        """Prefix of the ids of tasks: the names of the task groups around them."""
 
     def read(self) -> None:
         self._read_body(self._python.tree.body, None)
@@ -136,6 +140,9 @@ class _DagReader:
                 given = dict(zip(_DAG_PARAMETERS, call.arguments, strict=False)) if isinstance(call, Call) else {}
                 dag = self._add_dag({"dag_id": function.name, **given, **options}, function.lineno)
                 self._read_body(function.body, dag)
+            elif name == "task_group":
+                text = f"the tasks of {function.name!r} are left out: @task_group has no equivalent; see TaskGroup"
+                self._result.omit(function.lineno, text)
             elif name == "task" or name.startswith("task."):
                 self._functions[function.name] = options | ({} if name in _PYTHON_DECORATORS else {"decorator": name})
                 parameters = (*function.args.posonlyargs, *function.args.args)
@@ -158,10 +165,27 @@ class _DagReader:
     def _read_group(self, statement: ast.With, item: ast.withitem, dag: Dag) -> None:
         """Read the tasks of a ``TaskGroup``; its name stands for all of them."""
         known = set(dag.tasks)
+        prefix = self._prefix
+        self._prefix += self._prefix_of_group(item.context_expr, dag)
         self._read_body(statement.body, dag)
+        self._prefix = prefix
         if isinstance(item.optional_vars, ast.Name):
             inner = [task for id, task in dag.tasks.items() if id not in known]
             self._named_tasks[item.optional_vars.id] = inner
+
+    def _prefix_of_group(self, node: ast.expr, dag: Dag) -> str:
+        """Return the prefix of the ids of the tasks of a group, which branches use, too."""
+        call = self._python.evaluate(node)
+        if not isinstance(call, Call) or call.last_name != "TaskGroup":
+            return ""
+        given = dict(zip(("group_id", "prefix_group_id"), call.arguments, strict=False)) | dict(call.options)
+        if given.get("prefix_group_id", True) is False:
+            return ""
+        if not isinstance(id := given.get("group_id"), str):
+            text = f"the name {show_value(id)} of the task group is computed, and not in the names of its steps"
+            self._result.omit(node.lineno, f"{dag.name!r}: {text}")
+            return ""
+        return f"{id}."
 
     def _read_assignment(self, name: str, value: ast.expr, dag: Dag | None) -> None:
         call = self._python.evaluate(value)
@@ -287,7 +311,9 @@ class _DagReader:
                 self._result.omit(node.lineno, f"{function!r}: the options in `{source_text(node.func)}` are computed")
         decorator = options.pop("decorator", None)
         is_mapped = isinstance(node.func, ast.Attribute)
-        task = self._add_task(options.pop("task_id", function), node.lineno, {"job": function}, options, dag)
+        id = options.pop("task_id", function)
+        id = self._prefix + (id if isinstance(id, str) else show_value(id))
+        task = self._add_task(id, node.lineno, {"job": function}, options, dag)
         given: dict[str, Any] = {}
         names = self._parameters[function][: len(node.args)]
         for name, argument in [
@@ -355,8 +381,10 @@ class _DagReader:
         if not isinstance(id, str):
             self._result.omit(node.lineno, f"{dag.name!r}: the name of the {operator} is computed")
             id = f"{operator} in line {node.lineno}"
+        id = self._prefix + id
         if operator in _EMPTY_OPERATORS:
-            return [self._add_task(id, node.lineno, None, {}, dag)]
+            rule = {"trigger_rule": options["trigger_rule"]} if "trigger_rule" in options else {}
+            return [self._add_task(id, node.lineno, None, rule, dag)]
         step = self._read_step(node.lineno, operator, id, options)
         task = self._add_task(id, node.lineno, step, options if step else {}, dag)
         task.kind = operator
@@ -433,8 +461,8 @@ class _DagReader:
             self._result.omit(line, f"{id!r}: the step waits until the other schedule has ended; Airflow does not wait")
         return {"schedule": name}
 
-    def _add_task(self, id: Any, line: int, step: dict[str, Any] | None, options: dict[str, Any], dag: Dag) -> DagTask:
-        id = unique = id if isinstance(id, str) else show_value(id)
+    def _add_task(self, id: str, line: int, step: dict[str, Any] | None, options: dict[str, Any], dag: Dag) -> DagTask:
+        unique = id
         number = 1
         while unique in dag.tasks:  # Airflow numbers several calls of a function in the same way
             unique, number = f"{id}__{number}", number + 1
@@ -637,19 +665,32 @@ def _convert_groups(result: ImportedDefinitions, dag: Dag, defaults: Mapping[str
     for task in sorted(steps, key=lambda task: len(predecessors[task])):
         level_of(task)
     groups: list[list[dict[str, Any]]] = [[] for _ in range(max(levels.values(), default=-1) + 1)]
-    conditions = Conditions(dag, defaults)
-    for task in sorted(steps, key=lambda task: levels[task]):
-        conditions.add(task)
+    if (conditions := _find_conditions(result, dag, defaults)) is None:
+        return []
     for task in steps:
         step = _convert_step(result, task, defaults)
         if any(levels[each] < levels[task] and each not in predecessors[task] for each in steps):
-            step["needs"] = sorted({each.task.id for each in find_edges(task)})
+            step["needs"] = sorted(each.id for each in find_edges(task))
         if condition := conditions.found.get(task):
             step["when"] = condition
         if task in conditions.may_fail:
             step["continue_on_failure"] = True
         groups[levels[task]].append(step)
     return groups
+
+
+def _find_conditions(result: ImportedDefinitions, dag: Dag, defaults: Mapping[str, Any]) -> Conditions | None:
+    """Return the conditions of steps; report what has none that a step can have."""
+    for task in dag.tasks.values():
+        if task.step is None and "trigger_rule" in task.options:
+            _report_rule(result, task, task.options)
+    try:
+        return Conditions(dag, defaults)
+    except CircularOrder:
+        result.omit(dag.line, f"{dag.name!r}: tasks without a step stand before themselves")
+    except ConditionTooLong as error:
+        result.omit(error.task.line, f"{dag.name!r}: the condition of {error.task.id!r} is too long")
+    return None
 
 
 def _find_predecessors(dag: Dag) -> dict[DagTask, set[DagTask]]:
@@ -696,16 +737,23 @@ def _convert_step(result: ImportedDefinitions, task: DagTask, defaults: Mapping[
         step["timeout"] = format_seconds(limit)
     if isinstance(options.get("queue"), str):
         step["queue"] = options.pop("queue")
-    rule = trigger_rule(options)
-    given_rule = options.pop("trigger_rule", None)
-    if rule not in RULES_OF_SUCCESS | RULES_AFTER_FAILURES:
-        result.omit(task.line, f"{task.id!r}: trigger_rule={show_value(given_rule)}; see `when`")
-    elif rule in ("one_failed", "one_success") and len(find_edges(task)) > 1:
-        result.omit(task.line, f"{task.id!r}: {rule} starts when all tasks before it have ended, not at the first")
+    _report_rule(result, task, options)
+    options.pop("trigger_rule", None)
+    if task.kind in SHORT_CIRCUITS and isinstance(options.get("ignore_downstream_trigger_rules"), bool):
+        options.pop("ignore_downstream_trigger_rules")
     for name in sorted(options.keys() - _DISPLAY_OPTIONS):
         if options[name] not in (None, False):
             result.omit(task.line, f"{task.id!r}: {name}={show_value(options[name])}")
     return step
+
+
+def _report_rule(result: ImportedDefinitions, task: DagTask, options: Mapping[str, Any]) -> None:
+    """Report a trigger rule that has no equivalent, or another meaning."""
+    rule = trigger_rule(options)
+    if rule not in RULES_OF_SUCCESS | RULES_AFTER_FAILURES:
+        result.omit(task.line, f"{task.id!r}: trigger_rule={show_value(options.get('trigger_rule'))}; see `when`")
+    elif rule in ("one_failed", "one_success") and len(find_edges(task)) > 1:
+        result.omit(task.line, f"{task.id!r}: {rule} starts when all tasks before it have ended, not at the first")
 
 
 _NO_VALUE = object()
