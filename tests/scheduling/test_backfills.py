@@ -16,7 +16,7 @@ from uuid import UUID
 
 import pytest
 
-from tenuto import Context, Step, Tenuto, cron, every, manual
+from tenuto import Context, RetryPolicy, Step, Tenuto, cron, every, manual
 from tenuto.ids import new_id
 from tenuto.model.triggers import Trigger
 from tenuto.model.work.logical_time import find_previous_instant
@@ -301,6 +301,64 @@ async def test_triggered_run_and_its_retry_carry_due_instant_and_interval(
         await app.executions.wait(retry, 30)
     due_at = failed[0].due_at
     assert seen[0] == seen[-1] == (due_at, (due_at - timedelta(seconds=1), due_at))
+
+
+async def test_manual_run_has_one_logical_time_in_all_steps_attempts_and_retries(
+    app: Tenuto, worker: WorkerFactory
+) -> None:
+    seen: list[tuple[datetime, tuple[datetime, datetime] | None]] = []
+    is_broken = True
+
+    @app.job(retry=RetryPolicy(max_attempts=2, base_seconds=0))
+    async def load(ctx: Context, last: bool) -> None:
+        seen.append((ctx.scheduled_for, ctx.interval))
+        if last and is_broken:
+            raise ValueError("the source is down")
+
+    steps = [Step.job(load, last=False, name="first"), Step.job(load, last=True, name="last")]
+    await app.schedules.create(schedule_definition("on demand", manual(), steps))
+    async with worker():
+        run = await app.schedules.run("on demand")
+        assert run.execution_id is not None
+        assert (await app.executions.wait(run.execution_id, 30)).state == "failed"
+        is_broken = False
+        ended = await app.executions.wait(await app.executions.retry(run.execution_id), 30)
+    assert ended.state == "completed"
+    assert seen == [(ended.due_at, None)] * 4
+
+
+async def test_task_keeps_its_logical_time_in_retries_sleeps_and_after_its_dead_letter(
+    app: Tenuto, worker: WorkerFactory
+) -> None:
+    seen: list[datetime] = []
+
+    def fail_every_second_time(ctx: Context) -> None:
+        seen.append(ctx.scheduled_for)
+        if len(seen) % 2:
+            raise ValueError("the source is down")
+
+    @app.job(retry=RetryPolicy(max_attempts=2, base_seconds=0))
+    async def load(ctx: Context) -> None:
+        fail_every_second_time(ctx)
+
+    @app.job(max_attempts=1)
+    async def load_once(ctx: Context) -> None:
+        fail_every_second_time(ctx)
+
+    @app.workflow
+    async def follow(ctx: Context) -> str:
+        await ctx.sleep(0.01)
+        return ctx.scheduled_for.isoformat()
+
+    async with worker():
+        retried = await app.wait(await app.enqueue(load), 30)
+        followed = await app.wait(await app.enqueue(follow), 30)
+        failed = await app.wait(await app.enqueue(load_once), 30)
+        (letter,) = await app.dead_letters.list()
+        await app.wait(await app.dead_letters.retry(letter.id), 30)
+    assert (retried.attempt, failed.attempt) == (2, 1)
+    assert seen == [retried.created_at] * 2 + [failed.created_at] * 2
+    assert datetime.fromisoformat(followed.output) == followed.created_at
 
 
 async def test_programs_and_scripts_get_the_logical_time(

@@ -243,8 +243,9 @@ class Context:
     def scheduled_for(self) -> datetime:
         """The instant for which the work was planned.
 
-        For a step of a scheduled or backfilled run: the due instant of the schedule, however late the step runs. For
-        any other task: when it became due.
+        For a step of a scheduled or backfilled run: the due instant of the schedule, however late the step runs. For a
+        step of a manual run: when the run was started. For any other task: when it was due first. It is the same in all
+        attempts, in all steps of a run, and in a retry of the run.
         """
         occurrence = occurrence_of_policy(self.task.policy_json)
         return self.task.run_at if occurrence is None else occurrence.due_at
@@ -256,7 +257,9 @@ class Context:
         None for a manual run and for a task outside of schedules.
         """
         occurrence = occurrence_of_policy(self.task.policy_json)
-        return None if occurrence is None else (occurrence.interval_start, occurrence.due_at)
+        if occurrence is None or occurrence.interval_start is None:
+            return None
+        return occurrence.interval_start, occurrence.due_at
 
     @property
     def initiator(self) -> Actor:

@@ -70,6 +70,15 @@ hashtext('tenuto limit of ' || split_part(scope, ' ', 1))
 -- share 256 numbers, because the lock table of the server is bounded.
 CASE WHEN split_part(scope, ' ', 1) IN ('queue', 'group') THEN hashtext(scope) ELSE hashtext(scope) & 255 END
 
+-- fragment: policy_with_due_instant
+-- The policy of `task` with the instant at which it was due first, in the form of Occurrence (model/work/logical_time.py):
+-- for statements that write another run_at.
+CASE
+    WHEN task.policy ? 'occurrence' THEN task.policy
+    ELSE task.policy
+         || jsonb_build_object('occurrence', jsonb_build_array(NULL, (extract(epoch FROM task.run_at) * 1000000)::bigint))
+END
+
 -- fragment: unexpired
 -- A queued task `free` that may still start.
 (free.expires_at IS NULL OR free.expires_at > clock_timestamp())

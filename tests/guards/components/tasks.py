@@ -337,6 +337,24 @@ GUARDS = (
         places=2,
     ),
     guard(
+        "logical_time.retry",
+        "A retry keeps the instant for which the task was planned.",
+        Replace("{policy_with_due_instant}", "task.policy"),
+        "scheduling/test_backfills.py::test_task_keeps_its_logical_time_in_retries_sleeps_and_after_its_dead_letter",
+    ),
+    guard(
+        "logical_time.deferral",
+        "A task that gave up its slot keeps the instant for which it was planned.",
+        Replace("{policy_with_due_instant}", "task.policy"),
+        "scheduling/test_backfills.py::test_task_keeps_its_logical_time_in_retries_sleeps_and_after_its_dead_letter",
+    ),
+    guard(
+        "logical_time.dead_letter",
+        "The retry of a dead letter has the instant for which the task was planned.",
+        Replace("{policy_with_due_instant}", "task.policy"),
+        "scheduling/test_backfills.py::test_task_keeps_its_logical_time_in_retries_sleeps_and_after_its_dead_letter",
+    ),
+    guard(
         "rate_limits.uncapped_claim",
         "The claim without caps takes no task with a rate limit.",
         Replace("CASE WHEN free.rate_key IS NULL THEN true ELSE false END", "true"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -70,7 +71,11 @@ async def test_execution_is_created_with_all_its_tasks(db: Database) -> None:
     first, second = await read_table(db, "tasks")
     assert [(task["name"], task["state"]) for task in (first, second)] == [("a", "queued"), ("b", "waiting")]
     assert (second["queue"], second["rank"], second["limit_key"], second["limit_max"]) == ("oven", -7, "oven", 2)
-    assert (second["input"], second["policy"]) == ('{"wörd": "✓"}', '{"timeout_seconds": 61.5}')
+    assert second["input"] == '{"wörd": "✓"}'
+    assert json.loads(second["policy"]) == {
+        "timeout_seconds": 61.5,
+        "occurrence": [None, int(NOON.timestamp()) * 10**6],
+    }
     for task in (first, second):
         assert (task["initiator_type"], task["initiator_id"], task["initiator_name"]) == ("api_key", "k-1", "Robot")
         assert (task["execution_id"], task["correlation_id"], task["attempt"]) == (run.id, str(run.id), 1)

@@ -1,6 +1,8 @@
 """The logical time of a run: its due instant, and the interval from the previous due instant of the trigger to it.
 
-The steps of an execution carry it in their policy, so that a claim reads no further column.
+The steps of an execution carry it in their policy, so that a claim reads no further column. So does any other task
+after its first attempt: a retry and a deferral change its ``run_at`` (`policy_with_due_instant` in
+postgres/fragments.sql).
 """
 
 from __future__ import annotations
@@ -20,15 +22,16 @@ _MIN_SEARCH_WIDTH = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """The logical time of a step."""
+    """The logical time of a task."""
 
     due_at: datetime
-    interval_start: datetime
+    interval_start: datetime | None = None
+    """None for a manual run and for a task outside of schedules."""
 
     def add_to_policy(self, policy: str) -> str:
         """Return a stored policy with this occurrence added."""
-        instants = [(instant - _EPOCH) // _MICROSECOND for instant in (self.interval_start, self.due_at)]
-        return json.dumps({**json.loads(policy), POLICY_KEY: instants})
+        start = None if self.interval_start is None else (self.interval_start - _EPOCH) // _MICROSECOND
+        return json.dumps({**json.loads(policy), POLICY_KEY: [start, (self.due_at - _EPOCH) // _MICROSECOND]})
 
 
 def occurrence_of_policy(policy: str) -> Occurrence | None:
@@ -37,7 +40,7 @@ def occurrence_of_policy(policy: str) -> Occurrence | None:
         return None
     try:
         start, due = json.loads(policy)[POLICY_KEY]
-        return Occurrence(_EPOCH + _MICROSECOND * due, _EPOCH + _MICROSECOND * start)
+        return Occurrence(_EPOCH + _MICROSECOND * due, None if start is None else _EPOCH + _MICROSECOND * start)
     except (ValueError, TypeError, KeyError, OverflowError):
         return None
 

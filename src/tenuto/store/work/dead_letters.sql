@@ -3,13 +3,15 @@
 -- The expiry is left out: who retries a task wants it to run.
 SELECT id,
        jsonb_strip_nulls(jsonb_build_object(
-           'queue', queue, 'priority', -rank, 'policy', policy, 'unique_key', unique_key,
+           'queue', queue, 'priority', -rank,
+           'policy', {policy_with_due_instant}, -- guard: logical_time.dead_letter
+           'unique_key', unique_key,
            'limit_key', nullif(limit_key, 'tenuto:last-chance'),
            'limit_max', CASE WHEN limit_key <> 'tenuto:last-chance' THEN limit_max END,
            'rate_key', rate_key, 'rate_limit', rate_limit,
            'tags', tags, 'correlation_id', correlation_id, 'origin', origin
        )) AS snapshot
-FROM tenuto.tasks
+FROM tenuto.tasks AS task
 WHERE id = ANY ($1::uuid[])
 ORDER BY id;
 

@@ -222,9 +222,7 @@ def _manual_execution_values(new: NewExecution) -> Iterable[Any]:
 def _new_steps(execution: NewExecution) -> list[NewTask]:
     """Return the tasks of an execution: those of its first group are queued, the others wait."""
     ids, trace = new_ids(execution.plan.step_count), record_enqueue_span(execution.schedule_name)
-    occurrence = None
-    if execution.interval_start is not None:  # a manual run, which has none, shares its policies with others
-        occurrence = Occurrence(execution.due_at, execution.interval_start)
+    occurrence = Occurrence(execution.due_at, execution.interval_start)
     steps = [
         NewTask(
             id,
@@ -258,11 +256,11 @@ def _new_steps(execution: NewExecution) -> list[NewTask]:
     return steps
 
 
-def _step_policy(step: Step, occurrence: Occurrence | None) -> str:
+def _step_policy(step: Step, occurrence: Occurrence) -> str:
     policy = "{}" if step.policy is None else step.policy.to_json()
     if has_references(step.arguments):
         policy = add_references_to_policy(policy, step.arguments)
-    return policy if occurrence is None else occurrence.add_to_policy(policy)
+    return occurrence.add_to_policy(policy)
 
 
 # --- advancing ------------------------------------------------------------------------------------------------------

@@ -962,6 +962,7 @@ WITH outcome AS (
         failures = outcome.failures,
         losses = outcome.losses,
         run_at = outcome.run_at,
+        policy = {policy_with_due_instant}, -- guard: logical_time.retry
         limit_key = CASE WHEN outcome.last_chance THEN coalesce(task.limit_key, 'tenuto:last-chance') ELSE task.limit_key END,
         limit_max = CASE WHEN outcome.last_chance THEN coalesce(task.limit_max, 1) ELSE task.limit_max END,
         last_chance = outcome.last_chance,
@@ -1010,6 +1011,7 @@ WITH deferred AS (
         -- null: the worker did not know the job, so that it has not started
         expires_at = CASE WHEN coalesce(task.began_at, deferral.started) IS NULL THEN task.expires_at END, -- guard: expiry.deferred_task
         run_at = coalesce(deferral.until, task.run_at),
+        policy = {policy_with_due_instant}, -- guard: logical_time.deferral
         worker_id = NULL,
         standby = false,
         ran_over = false,
