@@ -13,6 +13,8 @@ import pytest
 
 from tenuto.lifecycle import execution_control
 from tenuto.lifecycle.expiry import expire_tasks
+from tenuto.maintenance.stuck_executions import repair_stuck_executions
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
 from tenuto.postgres.database import Database
 from tests.support.schedules import (
     ANA,
@@ -112,6 +114,29 @@ async def test_step_whose_group_starts_during_a_pause_expires_after_the_pause(db
     assert await expire_tasks(db, db.clock.now()) == 0
     await execution_control.resume_execution(db, run, db.clock.now())
     assert MINUTE - timedelta(seconds=10) < await read_time_left(db, "b") <= MINUTE
+
+
+async def test_step_that_fails_during_a_pause_does_not_expire_before_its_end(db: Database, worker_id: UUID) -> None:
+    later = TaskPolicy(RetryPolicy(max_attempts=2, base_seconds=600))
+    run = await start_execution(db, [short("a", policy=later), "b"])
+    held = await claim_steps(db, worker_id)
+    await execution_control.pause_execution(db, run, db.clock.now(), ANA)
+    await finish_task(db, held["a"], "failed")
+    await finish_task(db, held["b"])
+    assert await open_task_states(db) == {"a": "waiting"}
+    await make_it_wait(db, 3600)
+    assert await expire_tasks(db, db.clock.now()) == 0
+    await execution_control.resume_execution(db, run, db.clock.now())
+    assert MINUTE - timedelta(seconds=10) < await read_time_left(db, "a") <= MINUTE
+
+
+async def test_stuck_step_expires_after_its_repair(db: Database) -> None:
+    await start_execution(db, [short("a"), "b"])
+    await db.fetch_all("UPDATE tenuto.tasks SET state = 'waiting'")
+    await make_it_wait(db, 3600)
+    assert await repair_stuck_executions(db, db.clock.now()) == 1
+    assert await open_task_states(db) == {"a": "queued", "b": "queued"}
+    assert MINUTE - timedelta(seconds=10) < await read_time_left(db, "a") <= MINUTE
 
 
 async def test_step_with_edges_expires_after_its_own_start(db: Database, worker_id: UUID) -> None:

@@ -337,6 +337,18 @@ GUARDS = (
         places=2,
     ),
     guard(
+        "expiry.step_held_after_its_attempt",
+        "A pause does not count for the expiry of a step whose attempt fails meanwhile.",
+        Replace("expires_at - (clock_timestamp() - run_at)", "expires_at"),
+        "lifecycle/test_step_expiry.py::test_step_that_fails_during_a_pause_does_not_expire_before_its_end",
+    ),
+    guard(
+        "expiry.repaired_step",
+        "The time that a stuck step waited before its repair does not count for its expiry.",
+        Replace("task.expires_at + (clock_timestamp() - task.run_at)", "task.expires_at"),
+        "lifecycle/test_step_expiry.py::test_stuck_step_expires_after_its_repair",
+    ),
+    guard(
         "logical_time.retry",
         "A retry keeps the instant for which the task was planned.",
         Replace("{policy_with_due_instant}", "task.policy"),

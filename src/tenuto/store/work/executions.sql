@@ -366,7 +366,9 @@ SELECT (SELECT array_agg(DISTINCT execution_id) FROM released) AS parent_ids,
 -- name: hold_steps_of_paused
 -- Set queued and scheduled steps of paused executions to waiting; see pause_execution for their expiry.
 UPDATE tenuto.tasks
-SET state = 'waiting', parked_for = NULL, expires_at = expires_at - (clock_timestamp() - run_at)
+SET state = 'waiting',
+    parked_for = NULL,
+    expires_at = expires_at - (clock_timestamp() - run_at) -- guard: expiry.step_held_after_its_attempt
 WHERE execution_id = ANY ($1::uuid[])
   AND state IN ('queued', 'scheduled')
   AND EXISTS (SELECT FROM tenuto.executions WHERE executions.id = execution_id AND paused_at IS NOT NULL OFFSET 0);
@@ -717,7 +719,9 @@ FOR UPDATE SKIP LOCKED;
 -- skipped: `lifecycle.advancement` decides about it.
 WITH released AS (
     UPDATE tenuto.tasks AS task
-    SET state = 'queued', parked_for = NULL, expires_at = task.expires_at + (clock_timestamp() - task.run_at)
+    SET state = 'queued',
+        parked_for = NULL,
+        expires_at = task.expires_at + (clock_timestamp() - task.run_at) -- guard: expiry.repaired_step
     FROM tenuto.executions AS execution
     WHERE task.execution_id = ANY ($1::uuid[])
       AND execution.id = task.execution_id
