@@ -21,13 +21,14 @@ from tenuto import processes
 from tenuto.app_databases import Connections
 from tenuto.clock import SystemClock
 from tenuto.diagnostics.doctor import ReportProgress
-from tenuto.errors import Invalid, quoted
+from tenuto.errors import Invalid, TenutoError, quoted
 from tenuto.extension import Extension, ExtensionServices
 from tenuto.extension.registry import ExtensionRegistry
 from tenuto.extension.schemas import ExtensionSchemas
 from tenuto.jobs.context import current_context
 from tenuto.jobs.registry import JobEnqueuer, JobRegistry
 from tenuto.jobs.step_kind import StepKind
+from tenuto.logs import Log
 from tenuto.model.access.actors import Actor
 from tenuto.model.access.operation_context import IdempotencyKey, OperationCaller
 from tenuto.model.definitions.manifests import Manifest
@@ -71,6 +72,8 @@ from tenuto.worker.executors import ExecutorFactory
 from tenuto.worker.executors.selection import load_worker
 from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming
 from tenuto.worker.worker import Worker
+
+log = Log("tenuto.app")
 
 
 class Tenuto(Registration, TaskOperations, QueueOperations):
@@ -324,8 +327,15 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         database = await self.connect(check_schema=False)
         try:
             applied = await migrator.migrate(database)
-            await partitions.ensure_partitions(database, database.clock.now())
-            return applied + await self._extension_schemas.migrate(database)
+            now, period = database.clock.now(), partitions.configured_period(self.settings)
+            await partitions.ensure_partitions(database, now, period)
+            applied += await self._extension_schemas.migrate(database)
+            for table in self.extension_registry.partitioned_tables():
+                try:
+                    await partitions.ensure_partitions_of_table(database, table, now, period)
+                except TenutoError as error:  # the table may be in use; services create the partitions, too
+                    log.warning("partitions not created", table=table.name, error=str(error))
+            return applied
         finally:
             await database.close()
 

@@ -71,7 +71,8 @@ class Connections:
     async def _open_shared(self) -> Database:
         database = await self.connect()
         try:
-            await partitions.ensure_partitions(database, database.clock.now())
+            period = partitions.configured_period(self._settings())
+            await partitions.ensure_partitions(database, database.clock.now(), period)
         except BaseException:
             await database.close()
             raise

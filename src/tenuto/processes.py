@@ -41,6 +41,7 @@ from tenuto.service.process_identity import ProcessIdentity, register_process
 from tenuto.service.service_protocol import ProcessRole, Service, run_services
 from tenuto.service.signals import ShutdownSignals
 from tenuto.settings import Settings, WorkerSettings, load_worker_settings
+from tenuto.store.partitions import configured_period
 from tenuto.store.work import workers
 from tenuto.store.work.workers import Declarations
 from tenuto.worker.attempt_log_writer import AttemptLogWriter
@@ -92,6 +93,7 @@ async def run_worker(
             worker_settings,
             write_health_file=process.health_files["worker"].write,
             executor=executor,
+            partition_period=configured_period(settings),
         )
         process.signals.set_handlers(worker.stop, worker.stop_now)
         async with run_services(worker_services(process.database, settings, extensions, identity)):
@@ -176,6 +178,7 @@ async def run_all(
             worker_settings,
             write_health_file=process.health_files["worker"].write,
             executor=executor,
+            partition_period=configured_period(settings),
         )
         process.signals.set_handlers(worker.stop, worker.stop_now)
         services = scheduler_services(
@@ -212,7 +215,15 @@ async def background_worker(
         identity = ProcessIdentity.acquire("worker", settings.home, worker_settings.name)
         identity.declarations = declarations
         try:
-            worker = Worker(database, jobs, identity, worker_settings, executor=executor, timing=timing)
+            worker = Worker(
+                database,
+                jobs,
+                identity,
+                worker_settings,
+                executor=executor,
+                timing=timing,
+                partition_period=configured_period(settings),
+            )
             async with run_services(worker_services(database, settings, extensions, identity)):
                 running = asyncio.create_task(worker.run())
                 try:

@@ -182,8 +182,8 @@ class Settings(BaseSettings):
     """Interval at which each service creates partitions and checks whether retention is due."""
     retention_days: float = Field(90.0, gt=0, le=36_500)
     """Minimum time that activities are kept; whole partitions are dropped together."""
-    partition_period: Literal["month", "day"] = "month"
-    """Length of the partitions of activities that services create; ``day`` for large numbers and a short retention."""
+    partition_period: Literal["month", "day"] | None = None
+    """Length of partitions that are created; ``day`` for large numbers of records and a short retention."""
     event_retention_days: float = Field(30.0, gt=0, le=366)
     """Time that an event from outside is kept for a task that waits for it later, and that its id is recognised."""
     retention_interval_seconds: float = Field(6 * 3600.0, ge=1)

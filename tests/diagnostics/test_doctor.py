@@ -502,15 +502,22 @@ async def test_doctor_finds_missing_partition(database: Database, settings: Sett
     assert (found.severity, found.details) == (Severity.WARNING, [f"{month} is missing"])
 
 
-async def test_doctor_finds_services_that_create_months_although_the_setting_says_day(
+async def test_doctor_finds_services_that_create_partitions_of_another_period(
     database: Database, settings: Settings
 ) -> None:
-    by_day = settings.model_copy(update={"partition_period": "day"})
+    by_day, by_month = (
+        settings.model_copy(update={"partition_period": period})
+        for period in (PartitionPeriod.DAY, PartitionPeriod.MONTH)
+    )
+    assert "partitions" not in await run_doctor(database, by_month)
     found = (await run_doctor(database, by_day))["partitions"]
     assert found.severity is Severity.WARNING
     assert "TENUTO_PARTITION_PERIOD is day, but activities_" in found.details[0]
     await partitions.ensure_partitions(database, datetime.now(UTC), PartitionPeriod.DAY)
     assert "partitions" not in await run_doctor(database, by_day)
+    assert "partitions" not in await run_doctor(database, settings), "without the setting"
+    found = (await run_doctor(database, by_month))["partitions"]
+    assert "TENUTO_PARTITION_PERIOD is month, but activities_" in found.details[0]
 
 
 async def test_doctor_finds_server_that_may_lose_commits(database: Database, settings: Settings) -> None:

@@ -142,6 +142,12 @@ async def test_invalid_entry_of_a_definition_list_is_located(app: Tenuto, text: 
     assert error.value.field == f"inventory.yaml, {place}"
 
 
+async def test_migration_creates_partitions_of_the_extension(app: Tenuto) -> None:
+    database = await app.open()
+    month = f"tenuto_inventory.levels_{database.clock.now():%Y_%m}"
+    assert await database.fetch_value("SELECT to_regclass($1)::text", month) is not None
+
+
 async def test_housekeeping_applies_retention_and_creates_partitions(app: Tenuto) -> None:
     database = await app.open()
     registry = app.extension_registry

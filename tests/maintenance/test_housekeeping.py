@@ -10,10 +10,12 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tenuto import Tenuto
 from tenuto.clock import ManualClock
 from tenuto.ids import new_id, smallest_id_at
 from tenuto.lifecycle import completion
 from tenuto.maintenance.housekeeping import Housekeeping
+from tenuto.model.partition_ranges import month_start
 from tenuto.model.triggers import every
 from tenuto.operations.work import dead_letters
 from tenuto.postgres.database import Database
@@ -64,6 +66,33 @@ async def test_housekeeping_creates_and_drops_days_as_the_setting_says(db: Datab
     names = set(await list_partitions(db))
     assert "activities_2027_06_15" not in names, "seven days are kept, not a month more"
     assert {"activities_2027_06_16", "activities_2027_06_30"} <= names
+
+
+@pytest.mark.parametrize("start", ["migrate", "open", "worker"])
+async def test_commands_and_workers_create_partitions_of_the_period_that_is_set(
+    url: str, tmp_path: Path, start: str
+) -> None:
+    app = Tenuto(settings=load_settings(database=url, home=tmp_path, partition_period="day"))
+    async with app:
+        if start == "worker":
+            async with app.worker():
+                pass
+        else:
+            await getattr(app, start)()
+    async with Tenuto(url, home=tmp_path) as app:
+        database = await app.open()
+        month = month_start(database.clock.now(), 1)
+        names = await list_partitions(database)
+        assert f"activities_{month:%Y_%m_%d}" in names
+        assert f"activities_{month:%Y_%m}" not in names
+
+
+async def test_housekeeping_without_the_setting_keeps_the_period_of_other_services(db: Database) -> None:
+    clock = ManualClock(NOW)
+    await make_housekeeping(db, clock, partition_period="day").run_cycle()
+    by_day = await list_partitions(db)
+    await make_housekeeping(db, clock).run_cycle()
+    assert await list_partitions(db) == by_day
 
 
 async def test_retention_drops_old_partitions_and_keeps_recent_ones(db: Database, register_worker: Register) -> None:

@@ -44,7 +44,14 @@ def test_days_follow_a_month_that_has_begun_and_replace_months_to_come() -> None
     present = parse("2027_06", "2027_07", "2027_08")
     assert suffixes(find_replaceable_ranges(present, NOW, DAY)) == ["2027_07", "2027_08"]
     assert suffixes(find_missing_ranges(present[:1], NOW, DAY))[0] == "2027_07_01"
-    assert find_missing_ranges(present, NOW, DAY) == [], "a month with rows stays, and is not overlapped"
+    assert suffixes(find_missing_ranges(present, NOW, DAY)) == ["2027_09_01"], "a month with rows stays, days follow it"
+
+
+def test_day_after_a_month_is_created_when_the_period_changes() -> None:
+    early = datetime(2027, 6, 2, tzinfo=UTC)
+    assert suffixes(find_missing_ranges(parse("2027_06"), early, DAY)) == ["2027_07_01"]
+    assert find_missing_ranges(parse("2027_06", "2027_07_01"), early, DAY) == []
+    assert find_period(parse("2027_06", "2027_07_01")) is DAY
 
 
 def test_months_follow_days_after_the_current_month_is_completed_by_days() -> None:
@@ -75,6 +82,7 @@ def test_any_changes_of_the_period_leave_no_gap_and_no_overlap(
             at = now + timedelta(days=day)
             assert any(each.start <= at < each.end for each in present)
     assert find_missing_ranges(present, now, last) == []
+    assert find_period(present) is last, "a process without the setting keeps the period"
 
 
 @pytest.mark.parametrize("suffix", ["old", "default", "2027_13", "2027_02_30", "2027_06_1", "2027", "2027_06_01_x"])
@@ -92,16 +100,17 @@ def test_range_is_known_by_its_suffix(suffix: str) -> None:
     [
         ([], MONTH),
         (["2027_04"], MONTH),
+        (["2027_06"], MONTH),
         (["2027_06", "2027_07"], MONTH),
-        (["2027_06"], None),
         (["2027_06", "2027_07_01"], DAY),
+        (["2027_05", "2027_06_10"], DAY),
+        (["2027_06_10", "2027_07"], MONTH),
     ],
 )
-def test_period_is_that_of_the_newest_partition_and_unknown_in_the_month_of_a_change(
-    present: list[str], expected: PartitionPeriod | None
+def test_period_is_that_of_the_newest_partition_also_after_its_end(
+    present: list[str], expected: PartitionPeriod
 ) -> None:
-    found = {find_period(parse(*present), NOW, default) for default in (MONTH, DAY)}
-    assert found == ({MONTH, DAY} if expected is None else {expected})
+    assert find_period(parse(*present)) is expected
 
 
 def test_retained_start_is_before_the_first_gap() -> None:

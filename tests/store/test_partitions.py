@@ -296,7 +296,7 @@ async def test_period_of_a_live_database_changes_at_the_end_of_the_month_without
     await partitions.ensure_partitions(db, JUNE)
     ahead = await insert_activity(db, datetime(2027, 8, 1, tzinfo=UTC))  # as with a clock that is fast
     kept = await insert_activity(db, JUNE)
-    assert await partitions.ensure_partitions(db, JUNE, PartitionPeriod.DAY) == []
+    assert await partitions.ensure_partitions(db, JUNE, PartitionPeriod.DAY) == ["activities_2027_09_01"]
     names = await list_partitions(db)
     assert {"activities_2027_06", "activities_2027_08"} <= set(names)
     assert {"activities_2027_07", "activities_2027_09"}.isdisjoint(names), "empty months to come make room for days"
@@ -317,8 +317,15 @@ async def test_commands_without_the_setting_keep_the_period_of_the_services(db: 
     await partitions.ensure_partitions(db, JUNE, PartitionPeriod.DAY)
     assert await partitions.ensure_partitions(db, JUNE) == [], "the month goes on, and days follow it"
     made = await partitions.ensure_partitions(db, datetime(2027, 6, 25, tzinfo=UTC))
-    assert made == ["activities_2027_07_01", "activities_2027_07_02"]
-    assert await partitions.find_months_to_come(db, JUNE) == []
+    assert made == ["activities_2027_07_02"]
+    assert await partitions.find_partitions_of_other_period(db, JUNE, PartitionPeriod.DAY) == []
+
+
+async def test_commands_without_the_setting_keep_days_that_have_ended(db: Database) -> None:
+    await partitions.drop_old_partitions(db, datetime(2100, 1, 1, tzinfo=UTC))
+    await partitions.ensure_partitions(db, JUNE, PartitionPeriod.DAY)
+    made = await partitions.ensure_partitions(db, JUNE + timedelta(days=8))
+    assert (made[0], made[-1]) == ("activities_2027_06_23", "activities_2027_06_30")
 
 
 async def test_days_are_dropped_while_late_records_arrive_and_none_is_lost(
@@ -382,7 +389,7 @@ async def test_tables_of_extensions_change_their_period_like_activities(
     assert made == ["seen_2027_06", "seen_2027_07", "seen_2027_08", "seen_2027_09"]
     await db.write_all("INSERT INTO tenuto_probe.seen VALUES ('2027-08-02')")
     july = datetime(2027, 7, 1, tzinfo=UTC)
-    assert await partitions.ensure_partitions_of_table(db, seen, JUNE, PartitionPeriod.DAY) == []
+    assert await partitions.ensure_partitions_of_table(db, seen, JUNE, PartitionPeriod.DAY) == ["seen_2027_09_01"]
     made = await partitions.ensure_partitions_of_table(db, seen, july, PartitionPeriod.DAY)
     assert (made[0], made[-1]) == ("seen_2027_07_01", "seen_2027_07_08")
     assert await db.fetch_value("SELECT count(*) FROM tenuto_probe.seen") == 1, "a month with rows stays"

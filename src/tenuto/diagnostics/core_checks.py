@@ -123,7 +123,7 @@ class _CoreChecks:
         return await _check_schema(examination.database)
 
     async def check_partitions(self, examination: Examination) -> Finding:
-        wanted = PartitionPeriod(examination.services.get_settings().partition_period)
+        wanted = partitions.configured_period(examination.services.get_settings())
         return await _check_partitions(examination.database, examination.database.clock.now(), wanted)
 
     async def check_history(self, examination: Examination) -> Finding:
@@ -315,19 +315,18 @@ async def _check_schema(database: Database) -> Finding:
     )
 
 
-async def _check_partitions(database: Database, now: datetime, wanted: PartitionPeriod) -> Finding:
-    missing = await partitions.find_missing_partitions(database, now, wanted, ahead=1)
-    months = await partitions.find_months_to_come(database, now)
-    if (
-        not missing and wanted is PartitionPeriod.DAY and months
-    ):  # not the other way round: a command may lack the setting
+async def _check_partitions(database: Database, now: datetime, wanted: PartitionPeriod | None) -> Finding:
+    missing = await partitions.find_missing_partitions(database, now, ahead=1)
+    others = [] if wanted is None else await partitions.find_partitions_of_other_period(database, now, wanted)
+    if wanted is not None and others and not missing:
         return Finding(
             "partitions",
-            "the coming partitions are months",
+            f"the coming partitions are not by {wanted}",
             Severity.WARNING,
-            [f"TENUTO_PARTITION_PERIOD is day, but {', '.join(months)} exists"],
-            "Records are dropped by the month.",
-            "set TENUTO_PARTITION_PERIOD=day for every worker, scheduler and web service, and restart them",
+            [f"TENUTO_PARTITION_PERIOD is {wanted}, but {name} exists" for name in others],
+            "Processes with another setting created them. Each replaces the empty partitions of the other.",
+            f"set TENUTO_PARTITION_PERIOD={wanted} for every process that has it, and restart the services; if they are"
+            " not the owner of the schema, run `tenuto migrate` as the owner with this setting",
         )
     return Finding.from_details(
         "partitions",
@@ -336,5 +335,6 @@ async def _check_partitions(database: Database, now: datetime, wanted: Partition
         failed="partitions are missing",
         severity=Severity.WARNING,
         meaning="Records go into the default partition, where retention deletes them row by row.",
-        remedy="check that a worker or a scheduler runs: each of them creates partitions in advance",
+        remedy="check that a worker or a scheduler runs as the owner of the schema: it creates partitions in advance;"
+        " or run `tenuto migrate` as the owner, every month, or every day with partitions by day",
     )

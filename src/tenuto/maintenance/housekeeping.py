@@ -14,7 +14,6 @@ from uuid import UUID
 from tenuto.clock import Clock
 from tenuto.extension import Retention
 from tenuto.logs import Log
-from tenuto.model.partition_ranges import PartitionPeriod
 from tenuto.postgres.database import Database, LockTimeout, StatementTimeout
 from tenuto.service.process_identity import ProcessIdentity
 from tenuto.service.quarantine import isolate_errors, log_error
@@ -79,7 +78,7 @@ class Housekeeping:
     async def run_cycle(self) -> float:
         """Run one cycle; return the seconds until the next one."""
         now = self._clock.now()
-        period = PartitionPeriod(self._settings.partition_period)
+        period = partitions.configured_period(self._settings)
         await partitions.ensure_partitions(self._database, now, period)  # guard: housekeeping.partitions
         for table in self._tables:
             with self._isolate(f"partitions of {table.name}", self._failures):

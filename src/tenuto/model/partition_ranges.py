@@ -54,28 +54,25 @@ def parse_range(suffix: str) -> PartitionRange | None:
     return PartitionRange(start, PartitionPeriod.DAY if day else PartitionPeriod.MONTH)
 
 
-def find_period(
-    present: Sequence[PartitionRange], now: datetime, if_unknown: PartitionPeriod = PartitionPeriod.DAY
-) -> PartitionPeriod:
-    """Return the period by which partitions are created.
-
-    It is that of the newest one. It is unknown if that is the current month: then days may follow it.
-    """
+def find_period(present: Sequence[PartitionRange]) -> PartitionPeriod:
+    """Return the period by which partitions are created: that of the newest one, also if it has ended."""
     newest = max(present, key=lambda each: each.end, default=None)
-    if newest is None or newest.end <= now:
-        return PartitionPeriod.MONTH
-    if newest.period is PartitionPeriod.MONTH and newest.start <= now:
-        return if_unknown
-    return newest.period
+    return PartitionPeriod.MONTH if newest is None else newest.period
 
 
 def find_missing_ranges(
     present: Sequence[PartitionRange], now: datetime, period: PartitionPeriod, *, ahead: int | None = None
 ) -> list[PartitionRange]:
-    """Return what is missing from now until so many periods ahead. A month with days in it is completed by days."""
+    """Return what is missing from now until so many periods ahead. A month with days in it is completed by days.
+
+    The newest one is of this period, so that `find_period` returns it from a change on: a day follows the last month.
+    """
     if period is PartitionPeriod.DAY:
         count = DAYS_AHEAD if ahead is None else ahead
         wanted = [PartitionRange(day_start(now, days), period) for days in range(count + 1)]
+        months_end = max((each.end for each in present if each.period is PartitionPeriod.MONTH), default=now)
+        if months_end > wanted[-1].start:
+            wanted.append(PartitionRange(months_end, period))
         return [each for each in wanted if not any(each.overlaps(other) for other in present)]
     count = MONTHS_AHEAD if ahead is None else ahead
     missing: list[PartitionRange] = []

@@ -45,11 +45,16 @@ _HAS_ROWS = "SELECT EXISTS (SELECT FROM tenuto.{name})"
 HAS_YOUNGER_ROWS = "SELECT EXISTS (SELECT FROM tenuto.{name} WHERE ended_at >= $1)"
 
 
+def configured_period(settings: Settings) -> PartitionPeriod | None:
+    """Return the period that the settings demand; None to keep that of the database."""
+    return None if settings.partition_period is None else PartitionPeriod(settings.partition_period)
+
+
 async def ensure_partitions(database: Database, now: datetime, period: PartitionPeriod | None = None) -> list[str]:
     """Create the missing partitions of this period and the next ones; return their names.
 
     Without a ``period``, that of the newest partition remains. Another one replaces empty partitions to come, and
-    applies from the end of the current month on.
+    applies from the end of the current month on: one of its partitions is created there at once.
     """
     present = await _list_ranges(database)
     if not _needs_change(present, now, period):
@@ -60,7 +65,7 @@ async def ensure_partitions(database: Database, now: datetime, period: Partition
         present = [
             each for row in await connection.fetch(SQL.list_partitions) if (each := _range_of(row["name"])) is not None
         ]
-        chosen = period or find_period(present, now)
+        chosen = period or find_period(present)
         for each in find_replaceable_ranges(present, now, chosen):
             await connection.execute(_LOCK.format(name=_partition_name(each)))
             if not await connection.fetchval(
@@ -89,22 +94,20 @@ async def ensure_partitions(database: Database, now: datetime, period: Partition
 
 
 def _needs_change(present: Sequence[PartitionRange], now: datetime, period: PartitionPeriod | None) -> bool:
-    chosen = period or find_period(present, now)
+    chosen = period or find_period(present)
     return bool(find_missing_ranges(present, now, chosen) or find_replaceable_ranges(present, now, chosen))
 
 
-async def find_missing_partitions(
-    database: Database, now: datetime, wanted: PartitionPeriod = PartitionPeriod.MONTH, *, ahead: int | None = None
-) -> list[str]:
+async def find_missing_partitions(database: Database, now: datetime, *, ahead: int | None = None) -> list[str]:
     """Return the missing partitions of this period and ``ahead`` more."""
     present = await _list_ranges(database)
-    missing = find_missing_ranges(present, now, find_period(present, now, wanted), ahead=ahead)
+    missing = find_missing_ranges(present, now, find_period(present), ahead=ahead)
     return [_partition_name(each) for each in missing]
 
 
-async def find_months_to_come(database: Database, now: datetime) -> list[str]:
-    """Return the partitions of months to come, which partitions by day would replace."""
-    ranges = find_replaceable_ranges(await _list_ranges(database), now, PartitionPeriod.DAY)
+async def find_partitions_of_other_period(database: Database, now: datetime, period: PartitionPeriod) -> list[str]:
+    """Return the coming partitions that partitions of this period replace if they are empty."""
+    ranges = find_replaceable_ranges(await _list_ranges(database), now, period)
     return [_partition_name(each) for each in ranges]
 
 
@@ -236,7 +239,7 @@ async def ensure_partitions_of_table(
         await connection.execute(SQL.lock_partitions)
         rows = await connection.fetch(SQL.list_partitions_of_table, table.schema, table.table)
         present = [each for row in rows if (each := table.range_of(row["name"])) is not None]
-        chosen = period or find_period(present, now)
+        chosen = period or find_period(present)
         for each in find_replaceable_ranges(present, now, chosen):
             name = table.partition_name(each)
             await connection.execute(_LOCK_RANGE.format(schema=table.schema, name=name))

@@ -24,6 +24,7 @@ from tenuto.jobs.runner import AttemptResult
 from tenuto.logs import Log
 from tenuto.maintenance.recovery import recover_tasks_of_worker
 from tenuto.model import validation
+from tenuto.model.partition_ranges import PartitionPeriod
 from tenuto.model.work.known_handlers import KnownHandlers
 from tenuto.model.work.tasks import Settlement, Task
 from tenuto.observability.process_metrics import process_metrics
@@ -77,8 +78,10 @@ class Worker:
         write_health_file: Callable[[], None] = lambda: None,
         executor: ExecutorFactory = NativeExecutor,
         timing: WorkerTiming = DEFAULT_TIMING,
+        partition_period: PartitionPeriod | None = None,
     ) -> None:
         self._timing = timing
+        self._partition_period = partition_period
         self.settings = settings
         self.identity = identity
         self.stopping = False
@@ -227,7 +230,7 @@ class Worker:
         self.stop()
 
     async def _register(self) -> None:
-        await partitions.ensure_partitions(self._database, self._clock.now())
+        await partitions.ensure_partitions(self._database, self._clock.now(), self._partition_period)
         self._jobs.load_more_kinds()
         handlers = self._jobs.known_handlers()
         previous = await register_process(
