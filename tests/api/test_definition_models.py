@@ -43,6 +43,7 @@ TRIGGER_MODELS: dict[str, type[BaseModel]] = {
             MANIFEST_FIELDS | set(definition_bodies.MANIFEST_READ_ONLY_FIELDS),
         ),
         (definition_models.GroupDeclaration, set(definition_files._GROUP_FIELDS)),
+        (definition_models.QueueDeclaration, set(definition_files._DECLARED_QUEUE_FIELDS)),
         (definition_models.RetryPolicyFields, set(definition_files._RETRY_FIELDS)),
         (definition_models.MisfireFields, set(definition_files._MISFIRE_FIELDS)),
         (definition_models.DefinitionDocument, set(CORE_LISTS)),

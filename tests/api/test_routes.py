@@ -292,6 +292,25 @@ async def test_plan_routes_plan_and_apply_definitions(service: ApiClient) -> Non
     assert_problem(await service.post("/api/v1/plans", json={}), 422)
 
 
+async def test_plan_routes_plan_apply_and_prune_queues(service: ApiClient) -> None:
+    definitions = {"queues": [{"name": "mail", "max_running": 20, "paused": True, "reason": "Provider is down"}]}
+    planned = (await service.post("/api/v1/plans", role=Role.VIEWER, json=definitions)).json()
+    (change,) = planned["changes"]
+    assert (change["what"], change["name"], change["effect"]) == ("queue", "mail", "created")
+    assert change["changes"]["paused"] == {"before": False, "after": "Provider is down"}
+    assert_problem(await service.post("/api/v1/plans/apply", role=Role.OPERATOR, json=definitions), 403)
+    applied = await service.post(f"/api/v1/plans/apply?plan={planned['plan']}", role=Role.EDITOR, json=definitions)
+    assert applied.status_code == 200, applied.text
+    (mail,) = (await service.get_json("/api/v1/queues"))["items"]
+    assert (mail["name"], mail["max_running"], mail["reason"]) == ("mail", 20, "Provider is down")
+    wrong = {"queues": [{"name": "mail", "max_running": 0}]}
+    problem = assert_problem(await service.post("/api/v1/plans", json=wrong), 422, "definition.field.out_of_range")
+    assert problem["errors"][0]["field"] == "queues[0].max_running"
+    pruned = await service.post("/api/v1/plans/apply?prune=true", json={"queues": []})
+    assert pruned.json()["deleted"] == ["queue mail"]
+    assert (await service.get_json("/api/v1/queues"))["items"] == []
+
+
 async def test_idempotency_key_of_a_batch_is_bound_to_caller_and_lines(service: ApiClient) -> None:
     await service.post("/api/v1/manifests", json={"external_id": "many", "job": "double", "on_demand": True})
     path, lines, others = "/api/v1/manifests/many/bulk", '{"n": 1}\n{"n": 2}', '{"n": 3}\n{"n": 4}'

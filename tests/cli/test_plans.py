@@ -271,3 +271,35 @@ def test_plan_refuses_a_preview_as_csv(shell: Shell, file: Path) -> None:
     ended = shell("plan", "schedules.yaml", "--preview", "-o", "csv")
     assert (ended.code, ended.out) == (1, "")
     assert "error: --preview and -o csv cannot be combined" in ended.err
+
+
+def test_queues_of_a_file_are_planned_applied_kept_and_pruned(shell: Shell) -> None:
+    path = shell.folder / "queues.yaml"
+    path.write_text("queues:\n- {name: mail, max_running: 20, rate_limit: 100/m}\n")
+    planned = shell("plan", "queues.yaml")
+    assert (planned.code, planned.err) == (2, "1 to create\n")
+    assert planned.out.startswith("+ queue mail  created\n")
+    assert "maximum running" in planned.out
+    assert "+ 100/m" in planned.out
+    assert shell("apply", "queues.yaml", "--reason", "release 42").code == 0
+    (row,) = shell("queue", "list", "-o", "json").json
+    assert (row["name"], row["max_running"], row["rate_limit"]) == ("mail", 20, "100/m")
+
+    assert shell("queue", "limit", "mail", "5").code == 0
+    kept = shell("plan", "queues.yaml")
+    assert (kept.code, kept.err) == (0, "1 kept with changes of operators\n")
+    assert kept.out.startswith("! queue mail  kept\n    max_running: changed by an operator")
+    (change,) = shell("plan", "queues.yaml", "-o", "json").json["queues"]
+    assert (change["name"], change["effect"], change["path"]) == ("mail", "kept", "queues[0]")
+
+    path.write_text("queues:\n- {name: mail, max_runing: 20}\n")
+    wrong = shell("plan", "queues.yaml")
+    assert wrong.code == 1
+    assert "queues[0].max_runing: a queue has no field 'max_runing'" in wrong.err
+    assert "did you mean max_running?" in wrong.err
+
+    path.write_text("queues: []\n")
+    pruned = shell("apply", "queues.yaml", "--prune", "--yes")
+    assert (pruned.code, pruned.out) == (0, "- queue mail  deleted: not declared in the files\n")
+    (row,) = shell("queue", "list", "-o", "json").json
+    assert (row["max_running"], row["rate_limit"]) == (5, None), "the operator's limit remains"

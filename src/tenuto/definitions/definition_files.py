@@ -1,4 +1,4 @@
-"""Schedules, manifests and groups declared in definition files: strict conversion of parsed documents.
+"""Schedules, manifests, groups and queues declared in definition files: strict conversion of parsed documents.
 
 Errors name the file, the line and the path (``schedules[2].steps[0].retry.max_atempts``), and suggest the nearest field
 name. A declared definition keeps its location, so that problems found later, such as an invalid job input, are reported
@@ -19,6 +19,7 @@ from tenuto.extension.contract import CORE_LISTS
 from tenuto.model import validation
 from tenuto.model.definitions.manifests import MAX_ACTIVE
 from tenuto.model.definitions.policies import RetryPolicy, resolve_max_retries
+from tenuto.model.definitions.queues import MAX_QUEUE_LIMIT
 from tenuto.model.definitions.schedules import (
     MAX_GROUPS,
     MAX_STEPS,
@@ -34,7 +35,7 @@ from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import MAX_PRIORITY
 
 T = TypeVar("T")
-Entry = TypeVar("Entry", "DeclaredSchedule", "DeclaredManifest", "DeclaredGroup")
+Entry = TypeVar("Entry", "DeclaredSchedule", "DeclaredManifest", "DeclaredGroup", "DeclaredQueue")
 
 ALL_MANIFESTS = "*"
 """The name of the group of all manifests."""
@@ -50,7 +51,7 @@ _RETRY_FIELDS = tuple(each.name for each in fields(RetryPolicy))
 _MISFIRE_FIELDS = tuple(each.name for each in fields(Misfire))
 _TEXT_FIELDS = {
     "name", "queue", "on_lost", "description", "overlap", "job", "schedule", "kind", "target", "external_id", "group",
-    "after", "on_dead_letter", "when",
+    "after", "on_dead_letter", "when", "reason",
 }  # fmt: skip
 _POLICY_FIELDS = ("timeout", "retry", "max_attempts", "on_lost")
 _SCHEDULE_FIELDS = ("name", "description", "trigger", *_TRIGGER_FIELDS, "overlap", "misfire", "steps")
@@ -63,6 +64,7 @@ _MANIFEST_FIELDS = (
     *_POLICY_FIELDS, "max_retries", *_QUEUE_FIELDS, "on_dead_letter", "expires_in",
 )  # fmt: skip
 _GROUP_FIELDS = ("name", "max_active", "priority", "enabled", "rate_limit")
+_DECLARED_QUEUE_FIELDS = ("name", "max_running", "rate_limit", "paused", "reason")
 _MAX_STEP_INDEX = 1_000_000
 
 
@@ -179,6 +181,21 @@ class DeclaredGroup:
         return _locate(self.document, f"{self.path}.{error.field}" if error.field else self.path, error)
 
 
+@dataclass(frozen=True, slots=True)
+class DeclaredQueue:
+    """A queue of a file, with its location. It sets only the options that the file contains."""
+
+    name: str
+    options: Mapping[str, Any]
+    """By the fields of `QueueSettings`: ``paused`` is the reason if the file gives one."""
+    document: Document
+    path: str
+
+    def locate_error(self, error: Invalid) -> Invalid:
+        """Return an error of the queue with its location in the file."""
+        return _locate(self.document, f"{self.path}.{error.field}" if error.field else self.path, error)
+
+
 def parse_schedules(documents: Iterable[Document]) -> list[DeclaredSchedule]:
     """Return the schedules of the documents in order; names are unique."""
     return _check_unique((each for document in documents for each in _ScheduleReader(document).schedules()), "name")
@@ -193,6 +210,11 @@ def parse_manifests(documents: Iterable[Document]) -> list[DeclaredManifest]:
 def parse_groups(documents: Iterable[Document]) -> list[DeclaredGroup]:
     """Return the groups of the documents in order; names are unique."""
     return _check_unique((each for document in documents for each in _ManifestReader(document).groups()), "name")
+
+
+def parse_queues(documents: Iterable[Document]) -> list[DeclaredQueue]:
+    """Return the queues of the documents in order; names are unique."""
+    return _check_unique((each for document in documents for each in _ManifestReader(document).queues()), "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +236,7 @@ class DeclaredListEntry:
 
 
 def find_further_entries(documents: Iterable[Document]) -> list[DeclaredListEntry]:
-    """Return the entries of all lists that are not schedules, manifests or groups, in order."""
+    """Return the entries of all lists that do not belong to Tenuto itself, in order."""
     return [
         DeclaredListEntry(name, value, document, f"{name}[{index}]")
         for document in documents
@@ -552,7 +574,7 @@ class _ScheduleReader(_DefinitionReader):
 
 
 class _ManifestReader(_DefinitionReader):
-    """Reads the manifests and groups of one document."""
+    """Reads the manifests, groups and queues of one document."""
 
     field_hints: ClassVar[Mapping[str, str]] = {
         "enabled": "an operator enables and disables manifests: `tenuto manifest disable EXTERNAL_ID`",
@@ -567,6 +589,10 @@ class _ManifestReader(_DefinitionReader):
     def groups(self) -> Iterator[DeclaredGroup]:
         for index, stored in enumerate(self._section("groups")):
             yield self._group(stored, f"groups[{index}]")
+
+    def queues(self) -> Iterator[DeclaredQueue]:
+        for index, stored in enumerate(self._section("queues")):
+            yield self._queue(stored, f"queues[{index}]")
 
     def _manifest(self, stored: object, path: str) -> DeclaredManifest:
         given = self._mapping(stored, path, _MANIFEST_FIELDS, "a manifest")
@@ -605,9 +631,7 @@ class _ManifestReader(_DefinitionReader):
                 None if max_active == NO_LIMIT else self._whole(max_active, path, "max_active", 1, MAX_ACTIVE)
             )
         if "rate_limit" in given:
-            rate = None if given["rate_limit"] == NO_LIMIT else given["rate_limit"]
-            parsed = self._make(path, lambda: parse_rate_limit(rate))
-            options["rate_limit"] = None if parsed is None else str(parsed)
+            options["rate_limit"] = self._rate_limit(given["rate_limit"], path)
         if "priority" in given:
             if name == ALL_MANIFESTS:
                 raise self._error(
@@ -621,6 +645,38 @@ class _ManifestReader(_DefinitionReader):
             options["enabled"] = self._boolean(given["enabled"], path, "enabled")
         return DeclaredGroup(name, options, self._document, path)
 
+    def _queue(self, stored: object, path: str) -> DeclaredQueue:
+        given = self._mapping(stored, path, _DECLARED_QUEUE_FIELDS, "a queue")
+        self._check_required(given, path, ("name",), "queue")
+        name = given["name"]
+        self._make(path, lambda: validation.check_name(name, field="name", limit=64))
+        options: dict[str, Any] = {}
+        if "max_running" in given:
+            limit = given["max_running"]
+            remedy = f"give a number, {NO_LIMIT} for no limit, or pause the queue to stop it: paused: true"
+            options["max_running"] = (
+                None if limit == NO_LIMIT else self._whole(limit, path, "max_running", 1, MAX_QUEUE_LIMIT, remedy)
+            )
+        if "rate_limit" in given:
+            options["rate_limit"] = self._rate_limit(given["rate_limit"], path)
+        if "paused" in given:
+            options["paused"] = self._boolean(given["paused"], path, "paused")
+        if "reason" in given:
+            if options.get("paused") is not True:
+                raise self._error(
+                    "reason is given for a queue that is not paused",
+                    child_path(path, "reason"),
+                    "write paused: true beside it, or leave it out",
+                    code="queue.reason.not_applicable",
+                )
+            self._make(path, lambda: validation.check_text(given["reason"], field="reason", limit=1000))
+            options["paused"] = given["reason"] or True
+        return DeclaredQueue(name, options, self._document, path)
+
+    def _rate_limit(self, value: Any, path: str) -> str | None:
+        rate = self._make(path, lambda: parse_rate_limit(None if value == NO_LIMIT else value))
+        return None if rate is None else str(rate)
+
     def _boolean(self, value: object, path: str, name: str) -> bool:
         if not isinstance(value, bool):
             raise self._error(
@@ -630,11 +686,12 @@ class _ManifestReader(_DefinitionReader):
             )
         return value
 
-    def _whole(self, value: object, path: str, name: str, low: int, high: int) -> int:
+    def _whole(self, value: object, path: str, name: str, low: int, high: int, remedy: str | None = None) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self._error(
                 f"{name} {quoted(value, 60)} is not a whole number from {low:,} to {high:,}",
                 child_path(path, name),
+                remedy,
                 code="definition.field.out_of_range",
             )
         return value

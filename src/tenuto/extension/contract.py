@@ -470,7 +470,7 @@ class ChangeAuthor:
     reason: str | None = None
 
 
-CORE_LISTS = ("schedules", "manifests", "groups")
+CORE_LISTS = ("schedules", "manifests", "groups", "queues")
 """The lists of definition files that belong to Tenuto."""
 
 

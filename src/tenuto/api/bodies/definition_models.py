@@ -1,4 +1,4 @@
-"""Models of definitions in request and response bodies: schedules, manifests, groups, and documents with many of them.
+"""Models of definitions in request and response bodies: schedules, manifests, groups, queues, and documents with many.
 
 The models describe the bodies in the OpenAPI document. The parser of definition files validates them, because its
 errors name the field, a stable code and a remedy (`DescribedBy`). `tests/api/test_definition_models.py` compares the
@@ -425,6 +425,20 @@ class GroupDeclaration(DefinitionModel):
     )
 
 
+class QueueDeclaration(DefinitionModel):
+    """A queue as in a definition file; options left out keep their values."""
+
+    name: str = Field(max_length=64)
+    max_running: int | Literal["none"] | None = Field(
+        default=None, description="Maximum number of tasks that run at the same time, over all workers; or `none`."
+    )
+    rate_limit: str | None = Field(
+        default=None, description="Maximum number of starts per second, minute or hour, such as `100/m`; or `none`."
+    )
+    paused: bool | None = None
+    reason: str | None = Field(default=None, max_length=1000, description="Reason of the pause.")
+
+
 class DefinitionDocument(DefinitionModel):
     """Content of a definition file. Extensions add further lists."""
 
@@ -435,6 +449,7 @@ class DefinitionDocument(DefinitionModel):
                 {
                     "schedules": [{"name": "nightly", "cron": "0 2 * * *", "steps": [{"job": "hr_import"}]}],
                     "groups": [{"name": "billing", "max_active": 10}],
+                    "queues": [{"name": "mail", "max_running": 20, "rate_limit": "100/m"}],
                 }
             ]
         },
@@ -443,3 +458,4 @@ class DefinitionDocument(DefinitionModel):
     schedules: list[ScheduleDeclaration] | None = None
     manifests: list[ManifestDeclaration] | None = None
     groups: list[GroupDeclaration] | None = None
+    queues: list[QueueDeclaration] | None = None

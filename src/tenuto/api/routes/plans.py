@@ -41,6 +41,8 @@ PROBLEMS: dict[str, Any] = {
         "schedule.*",
         "manifest.*",
         "manifest_group.*",
+        "queue.*",
+        "rate_limit.*",
         "step.*",
         "trigger.*",
         "retry.*",
@@ -70,7 +72,7 @@ class PlannedDefinition(BaseModel):
     """The effect of one definition."""
 
     what: str
-    """``schedule``, ``manifest``, ``group``, or the name of an extension's list."""
+    """``schedule``, ``manifest``, ``group``, ``queue``, or the name of an extension's list."""
     name: str
     effect: Effect | Literal["deleted"]
     changes: dict[str, FieldDifference]
@@ -212,6 +214,7 @@ def _describe_plan(planned: ApplyPlan) -> PlannedChanges:
         *(_describe_change("schedule", each) for each in planned.schedules.changes),
         *(_describe_change("manifest", each) for each in planned.manifests.changes),
         *(_describe_change("group", each) for each in planned.groups),
+        *(_describe_change("queue", each) for each in planned.queues.changes),
         *(
             _describe_change(each.definition_list.name, change)
             for each in planned.lists

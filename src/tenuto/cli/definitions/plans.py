@@ -155,7 +155,12 @@ def plan_document(planned: ApplyPlan) -> dict[str, Any]:
 
 
 def _own_changes(planned: ApplyPlan) -> dict[str, Sequence[Any]]:
-    return {"schedules": planned.schedules.changes, "manifests": planned.manifests.changes, "groups": planned.groups}
+    return {
+        "schedules": planned.schedules.changes,
+        "manifests": planned.manifests.changes,
+        "groups": planned.groups,
+        "queues": planned.queues.changes,
+    }
 
 
 def _extension_changes(planned: ApplyPlan) -> dict[str, Sequence[Any]]:
@@ -184,7 +189,8 @@ def _change_rows(planned: ApplyPlan) -> Iterator[_ChangeRow]:
 
 
 def _undeclared_names(planned: ApplyPlan) -> list[str]:
-    return [each.key for part in (planned.schedules, planned.manifests) for each in part.undeclared]
+    definitions = [each.key for part in (planned.schedules, planned.manifests) for each in part.undeclared]
+    return definitions + [f"queue {each.name}" for each in planned.queues.undeclared]
 
 
 def change_document(change: Any) -> dict[str, Any]:
@@ -208,6 +214,7 @@ def print_plan(session: Session, planned: ApplyPlan) -> None:
     """Print a plan for people: the changes on stdout, the totals on stderr."""
     parts = [line for change in planned.schedules.changes for line in _schedule_lines(change)]
     parts += [line for group in planned.groups for line in _field_lines(group, "group ")]
+    parts += [line for change in planned.queues.changes for line in _field_lines(change, "queue ")]
     parts += [line for change in planned.manifests.changes for line in _manifest_lines(change)]
     for name, changes in _extension_changes(planned).items():
         parts += [line for change in changes for line in _field_lines(change, f"{name}: ")]
@@ -264,8 +271,8 @@ def _field_lines(change: Any, kind: str) -> list[RenderableType]:
     lines: list[RenderableType] = [_change_title(name, change.effect, kind)]
     lines += [Text(f"    {safe_text(note)}", style="dim") for note in getattr(change, "notes", ())]
     for field, (before, after) in change.differences.items():
-        title = "maximum active" if field == "max_active" else field
-        if field == "max_active":
+        title = {"max_active": "maximum active", "max_running": "maximum running"}.get(field, field)
+        if field in ("max_active", "max_running"):
             before, after = ("no limit" if each is None else each for each in (before, after))
         if change.effect != "created" or after is not None:
             lines += titled_diff(title, descriptions.describe_field_change(change.effect, before, after), indent=4)

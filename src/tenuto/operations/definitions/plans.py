@@ -1,4 +1,4 @@
-"""Plan operations (``app.plans``): plan and apply the schedules, manifests and groups that files declare."""
+"""Plan operations (``app.plans``): plan and apply the schedules, manifests, groups and queues that files declare."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tenuto.definitions import definition_plan
+from tenuto.definitions import definition_plan, queue_definitions
 from tenuto.definitions.definition_files import (
     DeclaredGroup,
     DeclaredListEntry,
     DeclaredManifest,
+    DeclaredQueue,
     DeclaredSchedule,
     check_list_names,
     find_further_entries,
     parse_groups,
     parse_manifests,
+    parse_queues,
     parse_schedules,
 )
 from tenuto.definitions.definition_plan import DefinitionPlan, GroupChange, ManifestPlan, SchedulePlan
 from tenuto.definitions.document_parser import Document
 from tenuto.definitions.manifest_definitions import MANIFESTS
+from tenuto.definitions.queue_definitions import QueuePlan
 from tenuto.definitions.schedule_definitions import SCHEDULES
 from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
 from tenuto.errors import Invalid
@@ -47,13 +50,18 @@ class Declarations:
     groups: Sequence[DeclaredGroup] = ()
     further: Sequence[DeclaredListEntry] = ()
     """Entries of the lists of extensions."""
+    queues: Sequence[DeclaredQueue] = ()
 
 
 def read_declarations(documents: Iterable[Document]) -> Declarations:
     """Parse definition files; a duplicate declaration is an error."""
     parsed = list(documents)
     return Declarations(
-        parse_schedules(parsed), parse_manifests(parsed), parse_groups(parsed), find_further_entries(parsed)
+        parse_schedules(parsed),
+        parse_manifests(parsed),
+        parse_groups(parsed),
+        find_further_entries(parsed),
+        parse_queues(parsed),
     )
 
 
@@ -77,17 +85,20 @@ class ApplyPlan:
     groups: Sequence[GroupChange] = ()
     lists: Sequence[PlannedList] = ()
     """Lists of extensions."""
+    queues: QueuePlan = field(default_factory=QueuePlan)
 
     @property
     def has_changes(self) -> bool:
         changes_groups = any(each.effect in CHANGING_EFFECTS for each in self.groups)
         changes_lists = any(each.plan.has_changes for each in self.lists)
-        return self.schedules.has_changes or self.manifests.has_changes or changes_groups or changes_lists
+        core = (self.schedules, self.manifests, self.queues)
+        return changes_groups or changes_lists or any(part.has_changes for part in core)
 
     @property
     def deleted(self) -> Sequence[str]:
         """Names of the definitions to delete."""
         core = [each.key for part in (self.schedules, self.manifests) for each in part.deleted]
+        core += [f"queue {each.name}" for each in self.queues.deleted]
         return core + [change.key for each in self.lists for change in each.plan.changes if change.effect == "deleted"]
 
 
@@ -112,7 +123,8 @@ class Plans(OperationGroup):
     async def plan(self, declarations: Declarations, *, prune: bool = False) -> ApplyPlan:
         """Return the changes that applying files would make, without making them.
 
-        With ``prune``, schedules and manifests that were declared in a file and are no longer declared are deleted.
+        With ``prune``, schedules and manifests that were declared in a file and are no longer declared are deleted,
+        and the settings of such queues are removed.
         """
         database = await self._open()
         lists = await self._plan_lists(database, declarations.further, prune=prune)
@@ -124,7 +136,8 @@ class Plans(OperationGroup):
                 await check_steps(self._open, change.definition.plan, self._jobs, declared)
         manifests = await self._manifests.plan(declarations.manifests, prune=prune)
         groups = await definition_plan.plan_groups(database, declarations.groups)
-        return ApplyPlan(schedules, manifests, groups, lists)
+        queues = await queue_definitions.plan_queues(database, declarations.queues, prune=prune)
+        return ApplyPlan(schedules, manifests, groups, lists, queues)
 
     async def _plan_lists(
         self, database: Database, entries: Sequence[DeclaredListEntry], *, prune: bool
@@ -189,6 +202,7 @@ class Plans(OperationGroup):
             await definition_plan.apply_plan_in_tx(SCHEDULES, connection, planned.schedules, context, schedule_ids)
             await definition_plan.apply_plan_in_tx(MANIFESTS, connection, planned.manifests, context, manifest_ids)
             await definition_plan.apply_groups_in_tx(connection, planned.groups, context)
+            await queue_definitions.apply_queues_in_tx(connection, planned.queues, context)
             # After the manifests, which the steps may run; an error rolls everything back.
             for planned_schedule in planned.schedules.changes:
                 if planned_schedule.effect in CHANGING_EFFECTS:
@@ -198,7 +212,8 @@ class Plans(OperationGroup):
 
         await database.transaction(apply_plan)
         if planned.has_changes:
-            await notify_services(database, ["schedules", "manifests", "limits"])
+            queued = [f"queued {name}" for name in planned.queues.changed_names]
+            await notify_services(database, ["schedules", "manifests", "limits", *queued])
 
 
 def check_lists(extensions: ExtensionRegistry, entries: Sequence[DeclaredListEntry]) -> None:

@@ -6,14 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tenuto.errors import Invalid, NotFound, quoted
 from tenuto.model import validation
+from tenuto.model.definitions.queues import MAX_QUEUE_LIMIT
 from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.operations.bound_operation import Operation, OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.store.service_notifications import notify_services
 from tenuto.store.work import workers
 from tenuto.store.work.workers import QueueRecord, WorkerRecord
-
-_MAX_QUEUE_LIMIT = 100_000
 
 
 class QueueOperations(OperationGroup):
@@ -29,9 +28,9 @@ class QueueOperations(OperationGroup):
 
     async def limit_queue(self, name: str, max_running: int | None) -> None:
         """Limit how many tasks of a queue run at the same time over all workers; None removes the limit."""
-        if max_running is not None and not (isinstance(max_running, int) and 1 <= max_running <= _MAX_QUEUE_LIMIT):
+        if max_running is not None and not (isinstance(max_running, int) and 1 <= max_running <= MAX_QUEUE_LIMIT):
             raise Invalid(
-                f"max_running must be from 1 to {_MAX_QUEUE_LIMIT:,}, not {quoted(max_running, 40)}",
+                f"max_running must be from 1 to {MAX_QUEUE_LIMIT:,}, not {quoted(max_running, 40)}",
                 code="queue.max_running.out_of_range",
                 field="max_running",
                 remedy="pause the queue to stop it",
