@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -45,8 +46,7 @@ async def test_c6_work_without_a_worker_needs_attention_until_one_starts(site: S
 
 async def test_c38_timeline_shows_executions_coming_runs_and_conflicts(site: Site) -> None:
     app = site.app
-    for schedule in ("Nightly sync", "Limited", "Talk"):
-        await site.run(schedule, wait=True)
+    await asyncio.gather(*[site.run(schedule, wait=True) for schedule in ("Nightly sync", "Limited", "Talk")])
     await app.limit_queue("ldap", 1)
     page = await site.open("/timeline?window=6h")
     gantt = page.locator("t-gantt")
