@@ -55,7 +55,7 @@ QUERIES = {
     "tasks.next_to_claim", "batches.count_of_each", "one_shots.count_of_each", "dead_letters.count_of_each",
     "reports.count_open_work", "reports.queue_settings", "reports.search", "reports.series", "reports.figures_by_name",
     "one_shots.count", "events.get", "events.list", "events.waits", "events.waits_of_task", "approvals.find",
-    "approvals.get", "approvals.list", "approvals.open_link", "approvals.pending",
+    "approvals.get", "approvals.list", "approvals.list_undecided", "approvals.open_link", "approvals.pending",
     "one_shots.find", "one_shots.list", "one_shots.list_ended", "one_shots.status", "api_keys.authenticate",
     "api_keys.authenticate_session", "api_keys.get", "api_keys.has_prefix", "api_keys.list", "api_keys.sessions",
     "invitations.list", "logs.names",

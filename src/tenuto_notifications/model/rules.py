@@ -209,7 +209,7 @@ class Rule(_Part):
 
     @property
     def has_approver_links(self) -> bool:
-        """Whether messages contain links of approvers. Each event then has a message of its own."""
+        """Whether messages contain links of approvers. Each event then has a separate message."""
         return isinstance(self.channel, Email) and self.channel.approver_links
 
     def parse_filter(self, now: datetime) -> Filter:

@@ -158,7 +158,7 @@ async def list_due_groups(
 
 
 async def separate_events(connection: Connection, rule_names: Sequence[str]) -> None:
-    """Give each event of some rules that is in no message a group of its own."""
+    """Give each event of some rules that is in no message a separate group."""
     await connection.execute(SQL.separate_events, rule_names)
 
 

@@ -99,7 +99,7 @@ ORDER BY place, first_recorded_at, rule_name
 LIMIT $4;
 
 -- name: separate_events
--- Give each event of some rules that is in no message a group of its own: the rules may have combined events before.
+-- Give each event of some rules that is in no message a separate group: the rules may have combined events before.
 UPDATE tenuto_notifications.events
 SET group_key = event_key
 WHERE state = 'pending' AND rule_name = ANY ($1::text[]) AND group_key <> event_key;
