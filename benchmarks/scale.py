@@ -251,7 +251,8 @@ class _Scale:
                     await _wait_until_drained(url)
             async with databases.connected(url) as connection:
                 stored: int = await connection.fetchval(
-                    "SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('tenuto.activities') WHERE isleaf"
+                    "SELECT sum(pg_total_relation_size(relid))::bigint"
+                    " FROM pg_partition_tree('tenuto.activities') WHERE isleaf"
                 )
                 single = await self._single_wal_bytes(url, connection)
                 async with self._observed(counts=True) as alone:
