@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from itertools import pairwise
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import pytest
@@ -84,8 +84,11 @@ async def test_workers_start_tasks_soon_after_their_tokens_come(
     starts = await starts_of(app, "'limited' = ANY (tags)")
     assert len(starts) == 75
     assert_rate_holds(starts, "25/s")
-    between = median((second - first).total_seconds() for first, second in pairwise(starts))
-    assert between < 1 / 25 + 5 * max(median(delays), 0.01), delays
+    # A token comes 1 / 25 s after the start that used the one before. Most starts are soon after their tokens, measured
+    # by the delays of this machine; and a quarter is before the next token would come, however busy the machine is.
+    late = [(second - first).total_seconds() - 1 / 25 for first, second in pairwise(starts)]
+    assert median(late) < 5 * max(median(delays), 0.01), delays
+    assert quantiles(late, n=4)[0] < 0.75 / 25, late
 
 
 async def test_workers_use_the_tokens_that_come_after_one_of_them_is_killed(
