@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import asyncpg
 import pytest
@@ -11,6 +12,7 @@ from tenuto import Tenuto
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.store.work import task_creation
+from tests.support.errors import raises_code
 from tests.support.model_values import make_new_task
 from tests.support.waiting import eventually
 
@@ -34,6 +36,18 @@ async def test_repeated_manifest_request_creates_no_second_task_if_the_first_has
     assert await second == request
     assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks") == 0
     await first.close()
+
+
+async def test_run_of_a_manifest_object_instead_of_its_external_id_is_refused(app: Tenuto) -> None:
+    @app.job
+    async def bake(number: int = 0) -> None: ...
+
+    manifest: Any = app.manifest("bake", bake, on_demand=True)
+    await app.manifests.deploy()
+    with raises_code("manifest.external_id.invalid"):
+        await app.manifests.run(manifest)
+    with raises_code("manifest.external_id.invalid"):
+        await app.manifests.enqueue(manifest, {"number": 1})
 
 
 @pytest.mark.parametrize("operation", ["run", "enqueue", "retry"])

@@ -223,6 +223,13 @@ class Manifests(DefinitionOperations[DeclaredManifest, Manifest, StoredManifest]
         key: str | None,
         request_id: UUID | None,
     ) -> UUID:
+        if not isinstance(external_id, str):
+            raise Invalid(
+                f"the manifest to run is given as {type(external_id).__name__}",
+                code="manifest.external_id.invalid",
+                field="external_id",
+                remedy="give its external_id",
+            )
         id = request_id or new_id()
         operation = await self._begin(action, target=external_id, after={"task_id": str(id), "item": key})
         request = RunRequest(external_id, id, operation, make_input, key, may_exist=request_id is not None)
