@@ -301,6 +301,27 @@ async def test_database_without_components_is_upgraded(empty_database: Database)
     await migrator.check_schema(empty_database)
 
 
+async def test_index_of_expiry_is_built_without_an_exclusive_lock_and_old_workers_keep_theirs(
+    empty_database: Database,
+) -> None:
+    async with empty_database.connection() as connection:
+        await connection.execute("CREATE SCHEMA tenuto")
+        await connection.execute(migrator._CREATE_MIGRATIONS_TABLE)
+        for migration in migrator.load_migrations()[:39]:
+            await connection.execute(migration.sql)
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(migrator.load_migrations()[39].sql)
+        locks = "SELECT mode FROM pg_locks WHERE relation = 'tenuto.tasks'::regclass AND pid = pg_backend_pid()"
+        assert {row["mode"] for row in await connection.fetch(locks)} <= {"AccessShareLock", "ShareLock"}
+        await transaction.commit()
+        names = (
+            "SELECT indexname FROM pg_indexes WHERE tablename = 'tasks' AND indexdef LIKE '%(expires_at)%' ORDER BY 1"
+        )
+        found = [row["indexname"] for row in await connection.fetch(names)]
+    assert found == ["tasks_by_expiry", "tasks_to_expire"]
+
+
 @pytest.mark.parametrize("name", ["items.sql", "0002_items.sql", "1_items.sql"])
 def test_component_with_misnamed_migrations_is_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("SELECT 1")

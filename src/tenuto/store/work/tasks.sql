@@ -118,8 +118,10 @@ RETURNING {claimed_task};
 -- scope with a cap is exclusive: counts stay true until the claim commits. The lock of a manifest, of a group and of all
 -- manifests without a cap is shared: such claims do not wait for each other, but a claim under a cap that was set
 -- meanwhile waits for them. The claim itself reads the caps again and takes nothing whose scope is not locked. Locks have
--- one order and a bounded number (`limit_lock_number`). A session that stalls in between (frozen process, silent
--- connection) is terminated, because claims under the same caps wait for it.
+-- one order. Their number is bounded, because the lock table of the server is: one per queue, at most 256 of each of
+-- limit keys, manifests and rate keys (`limit_lock_number`), and at most two groups for each of the $3 keys of a queue. A
+-- session that stalls in between (frozen process, silent connection) is terminated, because claims under the same caps
+-- wait for it.
 WITH RECURSIVE wanted AS MATERIALIZED (
     SELECT wanted.queue, wanted.after, wanted.place, queues.paused_at IS NOT NULL AS is_paused,
            queues.max_running IS NOT NULL OR queues.rate_limit IS NOT NULL AS is_capped
@@ -1164,7 +1166,7 @@ FOR UPDATE SKIP LOCKED;
 -- affected, and neither is a step of a group that has not started.
 SELECT {claimed_task}, claimed_at, cancel_name, cancel_type, cancel_id
 FROM tenuto.tasks
--- the condition of the index tasks_to_expire
+-- the condition of the index tasks_by_expiry
 WHERE state <> 'running' -- guard: expiry.running_task
   AND (state <> 'waiting' OR execution_id IS NULL) -- guard: expiry.waiting_step
   AND expires_at <= $1
