@@ -66,8 +66,9 @@ hashtext('tenuto limit of ' || split_part(scope, ' ', 1))
 
 -- fragment: limit_lock_number
 -- The second key. A queue and a group have a number of their own, so that claims under limits of different queues do not
--- wait for each other (benchmark bulk, claims of ten). Of limit keys, manifests and rate keys there may be many in one claim: they
--- share 256 numbers, because the lock table of the server is bounded.
+-- wait for each other (benchmark bulk, claims of ten). Of limit keys, manifests and rate keys there may be many
+-- in one claim: they share 256 numbers, because the lock table of the server is bounded, so that claims under two of them
+-- may wait for each other.
 CASE WHEN split_part(scope, ' ', 1) IN ('queue', 'group') THEN hashtext(scope) ELSE hashtext(scope) & 255 END
 
 -- fragment: policy_with_due_instant
