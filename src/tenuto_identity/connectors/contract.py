@@ -245,17 +245,19 @@ class WriteResult:
     text: str | None = None
     """The message of the system."""
     anchor: str | None = None
-    """Anchor that the system gave to a new object."""
+    """Anchor that the system gave to a new object. With the error ``exists`` that of the other object, if known."""
     address: str | None = None
+    was_created: bool = False
+    """A create that is not ``ok``: the object exists, with the anchor of the result, but a later part was refused."""
 
     @property
     def is_ok(self) -> bool:
         return self.outcome is WriteOutcome.OK
 
 
-def refused(error: str, text: str) -> WriteResult:
-    """Return a result that says that the system refused the request."""
-    return WriteResult(WriteOutcome.REFUSED, error, text)
+def refused(error: str, text: str, *, anchor: str | None = None) -> WriteResult:
+    """Return a result that says that the system refused the request. ``anchor`` is that of the other object."""
+    return WriteResult(WriteOutcome.REFUSED, error, text, anchor)
 
 
 def missing(error: str, text: str) -> WriteResult:

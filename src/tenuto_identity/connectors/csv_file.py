@@ -340,7 +340,7 @@ class CsvConnector:
         if request.kind is ExportKind.CREATE and row is not None:
             if cells == row or (request.uncertain and self._shows(table, row, request, object_type)):
                 return WriteResult(anchor=key[1], address=_address_of(table, row, object_type))
-            return refused("exists", f"there is a row of {key[1]!r} already")
+            return refused("exists", f"there is a row of {key[1]!r} already", anchor=key[1])
         if row is None:
             table.add(key, self._render_row(cells, table.line_end))
         elif cells != row:

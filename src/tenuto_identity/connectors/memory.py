@@ -343,7 +343,7 @@ class MemoryConnector:
             old = objects[found]["attributes"]
             if all(old.get(name) == sent for name, sent in values.items() if sent):
                 return WriteResult(anchor=found, address=objects[found]["address"])
-            return refused("exists", f"there is an object {request.address or found!r} already")
+            return refused("exists", f"there is an object {request.address or found!r} already", anchor=found)
         if self._settings.requires_parents and not _parent_exists(state, request.address):
             return missing("missing_parent", f"there is no container {dn.parent(request.address)!r}")
         anchor = request.anchor or _anchor_from(values, object_type)

@@ -6,7 +6,7 @@ are uncertain: they are sent again, which every connector allows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -39,6 +39,7 @@ from tenuto_identity.model.sync.pending_exports import (
     PendingExport,
     Phase,
     export_depth,
+    is_foreign,
     record_exported,
     record_missing_dependency,
     record_refused,
@@ -70,6 +71,12 @@ class _Sending:
     """Metaverse object → address or anchor in this system."""
     request: WriteRequest | None
     """None if all that is left to send are deferred references."""
+    is_foreign: bool = False
+    """The request would reach another object than the one that was to be created; it is refused and not sent."""
+
+    @property
+    def is_sent(self) -> bool:
+        return self.request is not None and not self.is_foreign
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +170,7 @@ class ExportRun:
                 return
             after = batch.last
             self._run.at("export_claimed")
-            requests = [each.request for each in batch.sendings if each.request is not None]
+            requests = [each.request for each in batch.sendings if each.is_sent and each.request is not None]
             is_cancelled, results = await self._call(requests)
             self._run.at("export_sent")
             # What was sent is recorded also when the run is cancelled: otherwise the next export would send it again.
@@ -238,6 +245,7 @@ class ExportRun:
             sent.append(change if len(left) == len(change.references) else replace(change, references=left))
             values = (*change.values, *(resolved[target] for target in left if target in resolved))
             changes.append(WriteChange(change.attribute, change.op, values))
+        reaches_other = is_foreign(pending, found.anchor)  # guard: identity.foreign_object_is_not_exported
         needs_request = bool(changes) or pending.kind is not ExportKind.UPDATE
         request = WriteRequest(pending.kind, found.type, found.anchor, found.address, tuple(changes), pending.uncertain)
         return _Sending(
@@ -248,6 +256,7 @@ class ExportRun:
             frozenset(deferred),
             resolved,
             request if needs_request else None,
+            reaches_other,
         )
 
     def _reference_text(self, target: TargetAddress | None) -> str | None:
@@ -304,25 +313,30 @@ class ExportRun:
     async def _record(self, connection: Connection, page: Page, batch: _Batch, results: Sequence[WriteResult]) -> None:
         now = self._run.now()
         ids = [each.pending.object_id for each in batch.sendings]
-        await objects.lock_objects(connection, ids)
+        answers = iter(results)
+        answered = [(each, self._answer(each, answers)) for each in batch.sendings]
+        answered, replaced = await self._lock(connection, answered)
         queued = await exports.lock_queued_changes(connection, ids)
         remaining: list[PendingExport] = []
         finished: list[int] = []
         written: list[WrittenObject] = []
         gone: list[_Sending] = []
         confirmed: list[_Sending] = []
+        never_created: list[int] = []
         merged: dict[tuple[UUID, int], list[dict[str, Any]]] = {}
-        answers = iter(results)
-        for each in batch.sendings:
-            result = WriteResult() if each.request is None else next(answers)
+        for each, result in answered:
             pending = each.pending
             if pending.queued_changes or pending.object_id in queued:
                 pending = replace(pending, queued_changes=queued.get(pending.object_id, ()))
             after = self._settle(each, pending, result)
             if after is None:
                 finished.append(pending.object_id)
+                if not result.is_ok:
+                    never_created.append(pending.object_id)
             else:
                 remaining.append(after)
+            if result.was_created and not result.is_ok:
+                written.append(replace(self._written(each, result), attributes=None))
             if result.is_ok and each.request is not None:
                 written.append(self._written(each, result))
                 if self._confirms and pending.kind is ExportKind.DELETE:
@@ -331,11 +345,53 @@ class ExportRun:
                     confirmed.append(each)
             self._add_item(page, each, result, merged)
         await run_items.append_changes(connection, merged)
+        await self._delete_objects(connection, replaced)
         await self._write_objects(connection, written, confirmed, batch.targets)
         await exports.delete_exports(connection, finished)
         depths = {each.pending.object_id: self._depth(each) for each in batch.sendings}
         await exports.write_exports(connection, remaining, self._run.configuration.system_numbers, depths, now)
         await self._remove(connection, gone)
+        await self._delete_objects(connection, never_created)
+
+    @staticmethod
+    def _answer(each: _Sending, answers: Iterator[WriteResult]) -> WriteResult:
+        """Return the result of a request: the next answer, if it was sent."""
+        if each.is_sent:
+            return next(answers)
+        if each.request is None:
+            return WriteResult()
+        return refused(
+            "foreign_object",
+            f"there is another object at {each.object.address!r}, which is not changed; whether the own one was created"
+            " is not known: delete it in the system if it was, then disconnect it",
+        )
+
+    async def _lock(
+        self, connection: Connection, answered: Sequence[tuple[_Sending, WriteResult]]
+    ) -> tuple[list[tuple[_Sending, WriteResult]], list[int]]:
+        """Lock the objects of a batch. Return the results, and objects that are the same ones as created objects.
+
+        An import that did not recognise a created object has stored it as another one, whose place the created one
+        takes; if that other one is joined, the create is refused."""
+        anchors: dict[int, tuple[int, str]] = {}
+        for each, result in answered:
+            if each.pending.kind is ExportKind.CREATE and result.anchor and (result.is_ok or result.was_created):
+                number = self._system.type_numbers[each.object.type]
+                anchors[each.object.id] = number, canonical_anchor(result.anchor, each.object_type)
+        stored = await objects.find_anchored(connection, self._system.number, list(anchors.values()))
+        same = {id: stored[key] for id, key in anchors.items() if stored.get(key, id) != id}
+        locked = await objects.lock_objects(connection, [*(each.object.id for each, _ in answered), *same.values()])
+        joined = {id for id, other in same.items() if other in locked and locked[other].metaverse_id is not None}
+        # guard: identity.created_object_is_imported
+        replaced = [other for id, other in same.items() if other in locked and id not in joined]
+        return [
+            (each, self._refuse_joined(result) if each.object.id in joined else result) for each, result in answered
+        ], replaced
+
+    @staticmethod
+    def _refuse_joined(result: WriteResult) -> WriteResult:
+        text = f"the object {result.anchor!r} at this address is joined to another metaverse object"
+        return refused("exists", text, anchor=result.anchor)
 
     @property
     def _confirms(self) -> bool:
@@ -359,9 +415,14 @@ class ExportRun:
                     self._deferred[pending.object_id] = len(each.deferred)
                 return record_exported(pending, deferred=each.deferred, confirmed=self._confirms)
             case WriteOutcome.REFUSED:
-                return record_refused(pending, f"{result.error or 'refused'}: {result.text or ''}", now)
+                foreign = None
+                if result.error == "exists" and not result.was_created:
+                    foreign = canonical_anchor(result.anchor, each.object_type) if result.anchor else ""
+                error = f"{result.error or 'refused'}: {result.text or ''}"
+                return record_refused(pending, error, now, foreign_anchor=foreign, was_created=result.was_created)
             case WriteOutcome.MISSING:
-                return record_missing_dependency(pending, f"{result.error or 'missing'}: {result.text or ''}", now)
+                error = f"{result.error or 'missing'}: {result.text or ''}"
+                return record_missing_dependency(pending, error, now, was_created=result.was_created)
 
     def _depth(self, each: _Sending) -> int:
         return export_depth(each.pending.kind, each.object.address)
@@ -418,9 +479,15 @@ class ExportRun:
         joined = [each.object.id for each in gone if each.object.metaverse_id is not None]
         unjoined = [each.object.id for each in gone if each.object.metaverse_id is None]
         await objects.mark_obsolete(connection, joined, self._run.now())
-        await objects.delete_objects(connection, unjoined)
-        await sync_marks.delete_marks_of_objects(connection, unjoined)
+        await self._delete_objects(connection, unjoined)
         await sync_marks.set_marks(connection, [(id, self._system.number) for id in joined], MarkReason.DELETED)
+
+    @staticmethod
+    async def _delete_objects(connection: Connection, ids: Sequence[int]) -> None:
+        """Delete objects from the tables, with what belongs to them."""
+        await objects.delete_objects(connection, ids)
+        await exports.delete_exports(connection, ids)
+        await sync_marks.delete_marks_of_objects(connection, ids)
 
     def _add_item(
         self, page: Page, each: _Sending, result: WriteResult, merged: dict[tuple[UUID, int], list[dict[str, Any]]]

@@ -144,6 +144,7 @@ async def write_exports(
         [each.error for each in ordered],
         [each.disables for each in ordered],
         now,
+        [each.foreign_anchor for each in ordered],
     )
 
 
@@ -251,6 +252,7 @@ def _to_export(row: Row, systems: Mapping[int, str]) -> PendingExport:
         uncertain=row["uncertain"],
         deferred_reference_count=row["deferred_reference_count"],
         error=row["error"],
+        foreign_anchor=row["foreign_anchor"],
         disables=row["disables"],
     )
 

@@ -1,13 +1,15 @@
 -- name: load_exports
 SELECT p.object_id, p.system_number, p.metaverse_id, p.kind, p.changes, p.queued_changes, p.state, p.attempts,
-       p.next_attempt_at, p.uncertain, p.deferred_reference_count, p.error, p.disables
+       p.next_attempt_at, p.uncertain, p.deferred_reference_count, p.error,
+       p.foreign_anchor, p.disables
 FROM unnest($1::bigint[]) AS a (object_id)
 CROSS JOIN LATERAL (SELECT * FROM pending_exports WHERE object_id = a.object_id LIMIT 1) AS p;
 
 -- name: lock_exports
 -- Lock the exports that a page changes, in the order of all transactions.
 SELECT p.object_id, p.system_number, p.metaverse_id, p.kind, p.changes, p.queued_changes, p.state, p.attempts,
-       p.next_attempt_at, p.uncertain, p.deferred_reference_count, p.error, p.disables
+       p.next_attempt_at, p.uncertain, p.deferred_reference_count, p.error,
+       p.foreign_anchor, p.disables
 FROM unnest($1::bigint[]) AS a (object_id)
 CROSS JOIN LATERAL (SELECT * FROM pending_exports WHERE object_id = a.object_id LIMIT 1 FOR UPDATE) AS p;
 
@@ -21,19 +23,22 @@ CROSS JOIN LATERAL (
 
 -- name: write_exports
 INSERT INTO pending_exports (object_id, system_number, metaverse_id, kind, changes, queued_changes, phase, depth, state,
-                             attempts, next_attempt_at, uncertain, deferred_reference_count, error, disables, run_id, changed_at)
+                             attempts, next_attempt_at, uncertain, deferred_reference_count, error, disables, foreign_anchor,
+                             run_id, changed_at)
 SELECT u.object_id, u.system_number, u.metaverse_id, u.kind, u.changes::jsonb, u.queued_changes::jsonb, u.phase, u.depth,
-       u.state, u.attempts, u.next_attempt_at, u.uncertain, u.deferred_reference_count, u.error, u.disables, NULL, $16
+       u.state, u.attempts, u.next_attempt_at, u.uncertain, u.deferred_reference_count, u.error, u.disables,
+       u.foreign_anchor, NULL, $16
 FROM unnest($1::bigint[], $2::smallint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::smallint[],
             $8::smallint[], $9::text[], $10::integer[], $11::timestamptz[], $12::boolean[], $13::integer[], $14::text[],
-            $15::boolean[])
+            $15::boolean[], $17::text[])
     AS u (object_id, system_number, metaverse_id, kind, changes, queued_changes, phase, depth, state, attempts,
-          next_attempt_at, uncertain, deferred_reference_count, error, disables)
+          next_attempt_at, uncertain, deferred_reference_count, error, disables, foreign_anchor)
 ON CONFLICT (object_id) DO UPDATE
 SET metaverse_id = excluded.metaverse_id, kind = excluded.kind, changes = excluded.changes,
     queued_changes = excluded.queued_changes, phase = excluded.phase, depth = excluded.depth, state = excluded.state,
     attempts = excluded.attempts, next_attempt_at = excluded.next_attempt_at, uncertain = excluded.uncertain,
     deferred_reference_count = excluded.deferred_reference_count, error = excluded.error,
+    foreign_anchor = excluded.foreign_anchor,
     disables = excluded.disables OR (pending_exports.state = 'executing' AND pending_exports.disables),
     approved = pending_exports.approved AND (excluded.kind = 'delete' OR excluded.disables),
     run_id = CASE WHEN excluded.state = 'executing' THEN pending_exports.run_id END, changed_at = excluded.changed_at;
@@ -51,7 +56,8 @@ SELECT EXISTS (
 -- name: load_exports_to_confirm
 -- Exports of the objects of an imported page that the import may confirm.
 SELECT p.object_id, p.system_number, p.metaverse_id, p.kind, p.changes, p.queued_changes, p.state, p.attempts,
-       p.next_attempt_at, p.uncertain, p.deferred_reference_count, p.error, p.disables
+       p.next_attempt_at, p.uncertain, p.deferred_reference_count, p.error,
+       p.foreign_anchor, p.disables
 FROM unnest($1::bigint[]) AS a (object_id)
 CROSS JOIN LATERAL (
     SELECT * FROM pending_exports
@@ -95,7 +101,8 @@ SET state = 'executing', run_id = $7
 FROM claimed
 WHERE p.object_id = claimed.object_id
 RETURNING p.object_id, p.system_number, p.metaverse_id, p.kind, p.changes, p.queued_changes, p.state, p.attempts,
-          p.next_attempt_at, p.uncertain, p.deferred_reference_count, p.error, p.disables, p.phase, p.depth;
+          p.next_attempt_at, p.uncertain, p.deferred_reference_count, p.error, p.foreign_anchor,
+          p.disables, p.phase, p.depth;
 
 -- name: count_exports
 SELECT kind, state, count(*) AS export_count,
@@ -121,7 +128,7 @@ LIMIT $4;
 -- name: retry_exports
 -- Send failed exports again from the first attempt.
 SELECT object_id, system_number, metaverse_id, kind, changes, queued_changes, state, attempts, next_attempt_at, uncertain,
-       deferred_reference_count, error, disables
+       deferred_reference_count, error, foreign_anchor, disables
 FROM pending_exports
 WHERE system_number = $1 AND (state = 'failed' OR next_attempt_at IS NOT NULL OR error IS NOT NULL)
   AND state <> 'executing' AND object_id > $2

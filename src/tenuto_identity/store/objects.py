@@ -163,10 +163,14 @@ async def classify_objects(
 
 
 async def find_provisioning(
-    connection: Connection, system_number: int, type_numbers: Sequence[int], address_keys: Sequence[str]
+    connection: Connection,
+    system_number: int,
+    type_numbers: Sequence[int],
+    address_keys: Sequence[str],
+    anchors: Sequence[str],
 ) -> list[ClassifiedObject]:
-    """Return objects that wait for their first import, by address."""
-    rows = await connection.fetch(SQL.find_provisioning, system_number, type_numbers, address_keys)
+    """Return objects that wait for their first import, by address. The anchors are those of the imported objects."""
+    rows = await connection.fetch(SQL.find_provisioning, system_number, type_numbers, address_keys, anchors)
     return _CLASSIFIED.all(rows)
 
 
@@ -177,6 +181,17 @@ async def load_objects_page(connection: Connection, system_number: int, after_id
 
 async def load_objects(connection: Connection, ids: Sequence[int]) -> list[ObjectRow]:
     return _OBJECTS.all(await connection.fetch(SQL.load_objects, ids))
+
+
+async def find_anchored(
+    connection: Connection, system_number: int, keys: Sequence[tuple[int, str]]
+) -> dict[tuple[int, str], int]:
+    """Return the objects that have these keys (type, anchor), by key."""
+    if not keys:
+        return {}
+    types, anchors = [each for each, _ in keys], [each for _, each in keys]
+    rows = await connection.fetch(SQL.find_anchored, system_number, types, anchors)
+    return {keys[row["position"] - 1]: row["id"] for row in rows}
 
 
 async def load_joined_objects(connection: Connection, metaverse_ids: Sequence[int]) -> list[ObjectRow]:

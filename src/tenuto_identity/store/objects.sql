@@ -16,9 +16,10 @@ CROSS JOIN LATERAL (
 
 -- name: find_provisioning
 -- Find objects that a sync created and no import has seen, by the address of the imported object. If the system refused
--- to create the object because there is another one at the address, that other one is imported as a separate object.
+-- to create the object because there is another one at the address, that other one, which its anchor identifies, is
+-- imported as a separate object.
 SELECT a.position, o.id, o.state, false AS is_same, o.metaverse_id, o.attributes, o.address, o.container
-FROM unnest($2::smallint[], $3::text[]) WITH ORDINALITY AS a (type_number, address_key, position)
+FROM unnest($2::smallint[], $3::text[], $4::text[]) WITH ORDINALITY AS a (type_number, address_key, anchor, position)
 CROSS JOIN LATERAL (
     SELECT id, state, metaverse_id, attributes, address, container
     FROM connector_objects
@@ -26,8 +27,8 @@ CROSS JOIN LATERAL (
       AND state = 'provisioning' AND anchor IS NULL
       AND NOT EXISTS (
           SELECT FROM pending_exports AS p
-          WHERE p.object_id = connector_objects.id AND p.kind = 'create' AND NOT p.uncertain
-            AND p.error LIKE 'exists%' -- guard: identity.foreign_object_at_the_address
+          WHERE p.object_id = connector_objects.id
+            AND p.foreign_anchor IN (a.anchor, '') -- guard: identity.foreign_object_at_the_address
       )
     ORDER BY id
     LIMIT 1
@@ -131,6 +132,16 @@ FROM connector_objects
 WHERE system_number = $1 AND anchor = $2
 ORDER BY id
 LIMIT 2;
+
+-- name: find_anchored
+-- Objects of a system that have these anchors.
+SELECT a.position, o.id
+FROM unnest($2::smallint[], $3::text[]) WITH ORDINALITY AS a (type_number, anchor, position)
+CROSS JOIN LATERAL (
+    SELECT id FROM connector_objects
+    WHERE system_number = (SELECT $1::smallint) AND type_number = a.type_number AND anchor = a.anchor
+    LIMIT 1
+) AS o;
 
 -- name: load_joined_objects
 -- All objects that are joined to these metaverse objects.
@@ -295,7 +306,7 @@ LEFT JOIN LATERAL (
 
 -- name: has_provisioning
 SELECT EXISTS (
-    SELECT FROM pending_exports WHERE system_number = $1 AND kind = 'create'
+    SELECT FROM pending_exports WHERE system_number = $1 AND (kind = 'create' OR foreign_anchor IS NOT NULL)
 );
 
 -- name: count_with_value

@@ -436,6 +436,45 @@ GUARDS: tuple[Guard, ...] = (
         "identity/scenarios/test_export_scenarios.py::test_a47_foreign_entry_at_the_address_is_not_overwritten",
     ),
     guard(
+        "identity.foreign_object_is_not_exported",
+        "No export changes or deletes the foreign object that has the address of a create that was refused.",
+        Value("False"),
+        "identity/scenarios/test_foreign_entries.py::test_leaver_whose_worker_was_killed_deletes_no_foreign_object",
+    ),
+    guard(
+        "identity.refused_create_is_not_deleted",
+        "A delete that arrives during a create that is refused removes the object here and deletes none in the system.",
+        Condition("False"),
+        "identity/scenarios/test_foreign_entries.py"
+        "::test_leaver_whose_create_is_refused_while_it_executes_deletes_no_foreign_object",
+    ),
+    guard(
+        "identity.refused_create_is_uncertain",
+        "A create that may have taken effect stays uncertain when its repetition is refused.",
+        Value("replace(pending, uncertain=False)"),
+        "identity/model/sync/test_pending.py"
+        "::test_delete_queued_during_a_create_follows_it_only_if_the_create_may_have_taken_effect",
+    ),
+    guard(
+        "identity.created_object_is_imported",
+        "A created object takes the place of the one as which an import has stored it: their anchor is unique.",
+        Value("[]"),
+        "identity/scenarios/test_foreign_entries.py"
+        "::test_created_object_that_was_imported_as_another_one_takes_its_place",
+    ),
+    guard(
+        "identity.ldap_unreadable_is_not_deleted",
+        "A delete of an entry that the account cannot identify any more is refused, not reported as done.",
+        Condition("False"),
+        f"{LDAP}/test_writing.py::test_entry_whose_anchor_the_account_may_not_read_is_not_reported_as_deleted",
+    ),
+    guard(
+        "identity.ldap_unreadable_item",
+        "An entry that the account may not read refuses its request, not the run.",
+        Condition("False"),
+        f"{LDAP}/test_writing.py::test_entry_whose_anchor_the_account_may_not_read_is_not_reported_as_deleted",
+    ),
+    guard(
         "identity.ldap_empty_password",
         "An empty password is refused, because a directory takes it as anonymous.",
         Condition("False"),

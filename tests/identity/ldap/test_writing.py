@@ -262,3 +262,43 @@ def test_a24_hostile_names_are_one_value_of_dn_and_filter(open_connector: Open, 
     write(connector, rename(WriteResult(anchor=made.anchor, address=target), address))
     assert ad.uuid(found) == made.anchor
     assert values["cn"]
+
+
+# --- entries that the account may not read --------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("assertions")
+@pytest.mark.parametrize("container", ["nameless", "disclosed"])
+def test_entry_whose_anchor_the_account_may_not_read_is_not_reported_as_deleted(
+    open_connector: Open, ad: Administrator, container: str
+) -> None:
+    hidden, shared = f"ou={container},{ad.suffix}", f"ou=shared,{ad.suffix}"
+    for each in (hidden, shared):
+        ad.add(each, "organizationalUnit")
+    leaver = ad.person("leaver", hidden)
+    other = ad.person("other", shared)
+    requests = [
+        WriteRequest(ExportKind.DELETE, "inetOrgPerson", anchor, address)
+        for anchor, address in ((leaver, f"cn=leaver,{hidden}"), (other, f"cn=other,{shared}"))
+    ]
+    clerk = open_connector(bind_dn="cn=clerk,dc=ad,dc=test", password={"secret": "reader"})
+    refused, done = clerk.write(requests)  # one item does not concern the other
+    assert (refused.outcome, done.outcome) == (WriteOutcome.REFUSED, WriteOutcome.OK)
+    assert ad.uuid(f"cn=leaver,{hidden}") == leaver
+    assert f"cn=other,{shared}" not in ad.entries()
+
+
+def test_create_whose_later_part_is_refused_has_the_anchor_of_its_entry(
+    open_connector: Open, ad: Administrator
+) -> None:
+    connector = open_connector([PERSON, GROUP], max_values=10)
+    people = [f"cn=p{number},{ad.people}" for number in range(25)]
+    group = f"cn=large,{ad.people}"
+    request = create(group, "groupOfNames", member=[*people, "not a DN"])
+    for uncertain in (False, True):  # the retry takes its own part for its own
+        (refused,) = connector.write([replace(request, uncertain=uncertain)])
+        assert refused.was_created, refused
+        assert (refused.outcome, refused.anchor) == (WriteOutcome.REFUSED, ad.uuid(group))
+    foreign = ad.person("foreign")
+    (taken,) = connector.write([create(f"cn=foreign,{ad.people}", sn="ours")])
+    assert (taken.error, taken.was_created, taken.anchor) == ("exists", False, foreign)

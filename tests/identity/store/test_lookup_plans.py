@@ -130,7 +130,8 @@ FROM generate_series(1, {PAGE}) AS n;
 """
 OF_NEW_SYSTEM = {
     "classify_objects": (objects.SQL.classify_objects, f"2::smallint, {ONES}, {ANCHORS}, {PRINTS}"),
-    "find_provisioning": (objects.SQL.find_provisioning, f"2::smallint, {ONES}, {ANCHORS}"),
+    "find_provisioning": (objects.SQL.find_provisioning, f"2::smallint, {ONES}, {ANCHORS}, {ANCHORS}"),
+    "find_anchored": (objects.SQL.find_anchored, f"2::smallint, {ONES}, {ANCHORS}"),
     "find_reference_targets": (objects.SQL.find_reference_targets, f"2::smallint, {ANCHORS}, {ANCHORS}, {ONES}"),
     "load_addresses": (objects.SQL.load_addresses, f"2::smallint, {IDS}"),
     "find_by_keys": (metaverse.SQL.find_by_keys, f"{ONES}, {ONES}, {ANCHORS}, 2::smallint"),

@@ -92,13 +92,15 @@ async def test_objects_are_classified_by_anchor_and_fingerprint(connection: Conn
 async def test_object_without_anchor_is_found_by_address_while_it_waits_for_its_import(connection: Connection) -> None:
     waiting = new_object(5, None, address="CN=Ada", address_key="cn=ada", state=ObjectState.PROVISIONING)
     await objects.insert_objects(connection, [waiting], NOW)
-    found = await objects.find_provisioning(connection, 1, [1, 1, 2], ["cn=ada", "cn=alan", "cn=ada"])
+    found = await objects.find_provisioning(
+        connection, 1, [1, 1, 2], ["cn=ada", "cn=alan", "cn=ada"], ["e1", "e2", "e3"]
+    )
     assert [(each.position, each.id) for each in found] == [(1, 5)]
     changed = ChangedObject(5, "e1", "cn=Ada", "cn=ada", "ou=people", {"first": ["Ada"]}, b"g" * 16)
     await objects.update_objects(connection, [changed], NOW)
     (stored,) = await objects.load_objects(connection, [5])
     assert (stored.anchor, stored.state, stored.attributes) == ("e1", ObjectState.NORMAL, {"first": ["Ada"]})
-    assert await objects.find_provisioning(connection, 1, [1], ["cn=ada"]) == []
+    assert await objects.find_provisioning(connection, 1, [1], ["cn=ada"], ["e1"]) == []
 
 
 async def test_references_are_resolved_by_address_then_by_anchor_and_when_the_target_comes(
@@ -211,6 +213,7 @@ async def test_export_is_stored_as_it_was(connection: Connection) -> None:
         uncertain=True,
         deferred_reference_count=1,
         error="refused",
+        foreign_anchor="e9",
     )
     await exports.write_exports(connection, [whole], {"AD": 2}, {}, NOW)
     assert await exports.lock_exports(connection, [4, 5], SYSTEMS) == {4: whole}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -175,11 +176,11 @@ class DirectoryWriter:
         writing = _ObjectWriter(self._directory, object_type, request, self._schema, self._readers[object_type.name])
         match request.kind:
             case ExportKind.CREATE:
-                return writing.create()
+                return _refuse_unreadable(writing.create())
             case ExportKind.UPDATE:
-                return writing.update()
+                return _refuse_unreadable(writing.update())
             case ExportKind.DELETE:
-                return writing.delete()
+                return _refuse_unreadable(writing.delete())
 
     def _is_reachable(self, address: str) -> bool:
         """Return whether an address is below a base, so that an import reads it."""
@@ -284,9 +285,11 @@ class _ObjectWriter:
             return missing("missing_parent", f"there is no container {dn.parent(request.address)!r}")
         if reply.code:
             return _refusal(reply)
-        if (problem := (yield from self._modify_in_parts(request.address, further, ()))) is not None:
-            return problem
-        return (yield from self._created(controls.read_entry(reply.controls)))
+        problem = yield from self._modify_in_parts(request.address, further, ())
+        created = yield from self._created(controls.read_entry(reply.controls))
+        if problem is not None:
+            return replace(problem, anchor=created.anchor, address=created.address, was_created=True)
+        return created
 
     def _new_attributes(self) -> tuple[dict[str, list[bytes]], list[Modification]]:
         """Return the attributes of a new entry, and the values that do not fit into the first request."""
@@ -315,18 +318,25 @@ class _ObjectWriter:
     def _created(self, entry: Entry | None) -> Steps:
         """Return the result of a new entry: the anchor that the server gave it, and its address."""
         if entry is None or not attribute_values(entry, self._anchor.name):
-            entry = yield from self._read(self._request.address, (self._anchor.name,))
-        if entry is None:
-            return refused("refused", f"the entry {self._request.address!r} cannot be read after it was created")
+            with suppress(_Unreadable):
+                entry = yield from self._read(self._request.address, (self._anchor.name,))
+        if entry is None or not attribute_values(entry, self._anchor.name):
+            text = f"the entry {self._request.address!r} cannot be read after it was created"
+            return replace(refused("refused", text), was_created=True)
         return WriteResult(anchor=self._reader.read(entry).anchor, address=entry.dn)
 
     def _adopt(self, further: Sequence[Modification]) -> Steps:
         """The entry exists: it is ours if it has our values, or a part of a set that an earlier attempt began."""
-        entry = yield from self._read(self._request.address, (*self._reader.attributes, "objectClass"))
+        entry: Entry | None = None
+        with suppress(_Unreadable):
+            entry = yield from self._read(self._request.address, (*self._reader.attributes, "objectClass"))
         if entry is None:
             return refused("exists", f"there is an entry {self._request.address!r}, which the account may not read")
         imported = self._reader.read(entry)
         decoded = decode_object(self._type, imported.cells, Decoding())
+        other = refused("exists", f"there is an entry {entry.dn!r} already, with other values", anchor=imported.anchor)
+        if self._request.anchor and self._request.anchor != imported.anchor:
+            return other
         partial = {each.attribute for each in further} if self._request.uncertain else set()
         for change in self._request.changes:
             attribute = self._type.attributes.get(change.attribute)
@@ -338,7 +348,7 @@ class _ObjectWriter:
             found = decoded.references.get(change.attribute) or decoded.attributes.get(change.attribute, ())
             sent, present = equality.keys(change.values), equality.keys(found)
             if sent != present and not (change.attribute in partial and present < sent):
-                return refused("exists", f"there is an entry {entry.dn!r} already, with other values")
+                return other
         if partial:
             whole = [
                 Modification(each.attribute, Mod.ADD, tuple(self._encoded(each)))
@@ -347,7 +357,7 @@ class _ObjectWriter:
             ]
             problem = yield from self._modify_in_parts(self._request.address, whole, ())
             if problem is not None:
-                return problem
+                return replace(problem, anchor=imported.anchor, address=entry.dn, was_created=True)
         return WriteResult(anchor=imported.anchor, address=entry.dn)
 
     # --- update -----------------------------------------------------------------------------------------------------
@@ -519,7 +529,7 @@ class _ObjectWriter:
         for _ in range(2):
             confirmed = yield from self._confirm(address)
             if confirmed is None:
-                break
+                return (yield from self._check_deleted(address))
             address = confirmed
             reply = yield Delete(self._target(address), self._guards())
             _check_decided(reply)
@@ -529,11 +539,30 @@ class _ObjectWriter:
                 return _refusal(reply)
             entry = yield from self._locate()
             if entry is None:
-                break  # it does not exist any more
+                return (yield from self._check_deleted(address))
             address = entry.dn
         else:
             return refused("moved", f"the entry {address!r} exists, but the server did not find it: {reply.describe()}")
         return WriteResult(anchor=self._request.anchor, address=address)
+
+    def _check_deleted(self, address: str) -> Steps:
+        """The entry was not found: it was deleted already, unless the account cannot read what is at its address."""
+        done = WriteResult(anchor=self._request.anchor, address=address)
+        if not self._request.anchor or self._target(address) != address:
+            return done
+        search = self._directory.limited(Search(address, Scope.BASE, filters.EVERYTHING, (self._anchor.name,)))
+        reply = yield search
+        if reply.code == Code.NO_SUCH_OBJECT:
+            return done
+        _check_readable(reply, search)
+        anchors = {each for entry in reply.entries for each in attribute_values(entry, self._anchor.name)}
+        # guard: identity.ldap_unreadable_is_not_deleted
+        if not anchors or encode_value(self._request.anchor, self._anchor) in anchors:
+            text = (
+                f"there is an entry {address!r}, whose {self._anchor.name} the account may not read; it was not deleted"
+            )
+            return refused("unreadable", text)
+        return done
 
     # --- finding the entry ------------------------------------------------------------------------------------------
 
@@ -563,7 +592,7 @@ class _ObjectWriter:
         search = self._directory.limited(Search(address, Scope.BASE, condition, ("1.1",)))
         reply = yield search
         if reply.code != Code.NO_SUCH_OBJECT:
-            check_complete(reply, search)
+            _check_readable(reply, search)
             if reply.entries:  # guard: identity.ldap_anchor_read
                 return address
         entry = yield from self._locate()
@@ -578,7 +607,7 @@ class _ObjectWriter:
         for base in self._directory.bases:
             search = self._directory.limited(Search(base, Scope.SUBTREE, condition, (self._anchor.name,)))
             reply = yield search
-            check_complete(reply, search)
+            _check_readable(reply, search)
             if reply.entries:
                 return reply.entries[0]
         return None
@@ -588,7 +617,7 @@ class _ObjectWriter:
         reply = yield search
         if reply.code == Code.NO_SUCH_OBJECT:
             return None
-        check_complete(reply, search)
+        _check_readable(reply, search)
         entry = next(iter(reply.entries), None)
         parts: dict[str, Mapping[str, Sequence[bytes]]] = {}
         while entry is not None:
@@ -611,6 +640,29 @@ class _ObjectWriter:
     def _encoded(self, change: WriteChange) -> list[bytes]:
         attribute = self._type.attributes.get(change.attribute)
         return [encode_value(each, attribute) for each in change.values]
+
+
+class _Unreadable(Exception):
+    """The account may not read an entry. The request is refused; the others are not concerned."""
+
+    def __init__(self, result: WriteResult) -> None:
+        super().__init__(result.text)
+        self.result = result
+
+
+def _check_readable(reply: Reply, search: Search) -> None:
+    """Raise `_Unreadable` if the account may not search, `ConnectorError` if the reply is not complete otherwise."""
+    if reply.code == Code.INSUFFICIENT_ACCESS:  # guard: identity.ldap_unreadable_item
+        raise _Unreadable(refused("unreadable", f"the account may not read {search.base!r}: {reply.describe()}"))
+    check_complete(reply, search)
+
+
+def _refuse_unreadable(steps: Steps) -> Steps:
+    """Return the result of steps; refuse the request if they need an entry that the account may not read."""
+    try:
+        return (yield from steps)
+    except _Unreadable as error:
+        return error.result
 
 
 def _check_decided(reply: Reply) -> None:

@@ -294,7 +294,8 @@ class _ObjectWriter:
                 result = WriteResult(anchor=str(resource["id"]), address=self._reader.address(resource))
                 return self._complete(result, further if partial else ())
         text = answer.describe() if answer is not None else f"there is {self._request.address!r} already"
-        return refused("exists", f"{text}, with other values" if existing else text)
+        anchor = str(existing[0]["id"]) if len(existing) == 1 else None
+        return refused("exists", f"{text}, with other values" if existing else text, anchor=anchor)
 
     def _has_our_values(self, resource: Json, partial: set[str]) -> bool:
         decoded = decode_object(self._type, self._reader.read(resource).cells, Decoding())

@@ -45,8 +45,8 @@ class _Refusal(Exception):
         self.result = result
 
 
-def _refuse(error: str, text: str) -> _Refusal:
-    return _Refusal(refused(error, text))
+def _refuse(error: str, text: str, *, anchor: str | None = None) -> _Refusal:
+    return _Refusal(refused(error, text, anchor=anchor))
 
 
 class TableWriter:
@@ -160,7 +160,8 @@ class TableWriter:
         if not active:
             return self._restore(table, found[0], values, lists)
         if not _has_values(table, active[0], request.changes):  # guard: identity.sql_foreign_row
-            raise _refuse("exists", f"there is a row {active[0].anchor!r} with other values already")
+            other = active[0].anchor
+            raise _refuse("exists", f"there is a row {other!r} with other values already", anchor=other)
         return WriteResult(anchor=active[0].anchor, address=active[0].address)
 
     def _insert(self, table: TypeTable, values: dict[Column, Any], lists: _ListChanges) -> WriteResult:

@@ -666,7 +666,13 @@ class _Stage:
         if pending is not None and pending.state is ExportState.EXECUTING:
             delete = replace(pending, queued_changes=(QUEUED_DELETE,))
         else:
-            delete = PendingExport(target.id, self._target.system, self._metaverse.id, ExportKind.DELETE)
+            delete = PendingExport(
+                target.id,
+                self._target.system,
+                self._metaverse.id,
+                ExportKind.DELETE,
+                foreign_anchor=pending.foreign_anchor if pending is not None else None,
+            )
         return self._leave(StageAction.DELETE, target, delete, rule)
 
     def _disable(self, target: ConnectorObject, rule: SyncRule, is_deleted: bool) -> StagedExport:

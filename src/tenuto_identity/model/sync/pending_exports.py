@@ -103,6 +103,8 @@ class PendingExport:
     """A run ended without recording whether the request took effect."""
     deferred_reference_count: int = 0
     error: str | None = None
+    foreign_anchor: str | None = None
+    """Anchor of another object, for which the system refused a create (``exists``); empty if it is not known."""
     disables: bool = False
     """It disables an object whose metaverse object is out of scope or deleted."""
 
@@ -353,6 +355,7 @@ def record_exported(
         uncertain=False,
         deferred_reference_count=sum(len(change.references) for change in changes if _is_deferred(change, deferred)),
         error=None,
+        foreign_anchor=None,
     )
 
 
@@ -383,13 +386,43 @@ def is_delete_queued(pending: PendingExport) -> bool:
 
 
 def _queued_delete(pending: PendingExport) -> PendingExport:
-    return PendingExport(pending.object_id, pending.system, pending.metaverse_id, ExportKind.DELETE)
+    return PendingExport(
+        pending.object_id,
+        pending.system,
+        pending.metaverse_id,
+        ExportKind.DELETE,
+        foreign_anchor=pending.foreign_anchor,
+    )
 
 
-def record_refused(pending: PendingExport, error: str, now: datetime) -> PendingExport:
-    """Return a pending export after the system refused it: retried later, or failed after the fifth refusal."""
+def is_foreign(pending: PendingExport, anchor: str | None) -> bool:
+    """Return whether a request would reach another object than the one that the system refused to create: the object
+    has no anchor, or an import that did not know the refusal gave it that of the other object."""
+    if pending.kind is ExportKind.CREATE or pending.foreign_anchor is None:
+        return False
+    return anchor is None or pending.foreign_anchor in (anchor, "")
+
+
+def record_refused(
+    pending: PendingExport,
+    error: str,
+    now: datetime,
+    *,
+    foreign_anchor: str | None = None,
+    was_created: bool = False,
+) -> PendingExport | None:
+    """Return a pending export after the system refused it: retried later, or failed after the fifth refusal.
+
+    None if the object is to be removed: it is to be deleted, and was never created. ``foreign_anchor`` is that of
+    another object that has the address. ``was_created``: the system created the object and refused a later part."""
+    if pending.kind is ExportKind.CREATE:
+        # What may have taken effect stays uncertain: the answer to a repetition is not about it.
+        # guard: identity.refused_create_is_uncertain
+        pending = replace(pending, uncertain=pending.uncertain or was_created)
+        if foreign_anchor is not None:
+            pending = replace(pending, foreign_anchor=foreign_anchor)
     if is_delete_queued(pending):
-        return _queued_delete(pending)
+        return _delete_after_refusal(pending)
     attempts = pending.attempts + 1
     has_failed = attempts >= MAX_ATTEMPTS  # guard: identity.refused_attempts
     return replace(
@@ -399,22 +432,34 @@ def record_refused(pending: PendingExport, error: str, now: datetime) -> Pending
         state=ExportState.FAILED if has_failed and not pending.queued_changes else ExportState.PENDING,
         attempts=0 if pending.queued_changes else attempts,
         next_attempt_at=None if has_failed else now + retry_delay(attempts),
-        uncertain=False,
+        uncertain=pending.uncertain and pending.kind is ExportKind.CREATE,
         error=error,
     )
 
 
-def record_missing_dependency(pending: PendingExport, error: str, now: datetime) -> PendingExport:
-    """Return a pending export whose parent or target does not exist yet. No attempt is counted."""
+def _delete_after_refusal(pending: PendingExport) -> PendingExport | None:
+    # guard: identity.refused_create_is_not_deleted
+    if pending.kind is ExportKind.CREATE and not pending.uncertain:
+        return None
+    return _queued_delete(pending)
+
+
+def record_missing_dependency(
+    pending: PendingExport, error: str, now: datetime, *, was_created: bool = False
+) -> PendingExport | None:
+    """Return a pending export whose parent or target does not exist yet. No attempt is counted. None as for
+    `record_refused`."""
+    if pending.kind is ExportKind.CREATE:
+        pending = replace(pending, uncertain=pending.uncertain or was_created)
     if is_delete_queued(pending):
-        return _queued_delete(pending)
+        return _delete_after_refusal(pending)
     return replace(
         pending,
         changes=merge_changes(pending.changes, pending.queued_changes),
         queued_changes=(),
         state=ExportState.PENDING,
         next_attempt_at=now + FIRST_DELAY,
-        uncertain=False,
+        uncertain=pending.uncertain and pending.kind is ExportKind.CREATE,
         error=error,
     )
 

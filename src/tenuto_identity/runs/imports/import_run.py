@@ -358,6 +358,7 @@ class ImportRun:
                 self._system.number,
                 [each.type_number for _, each in waiting],
                 [each.address_key or "" for _, each in waiting],
+                [each.anchor for _, each in waiting],
             )
             for hit in by_address:
                 stored[waiting[hit.position - 1][0]] = hit

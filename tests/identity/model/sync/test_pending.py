@@ -21,6 +21,7 @@ from tenuto_identity.model.sync.pending_exports import (
     PendingExport,
     decode_changes,
     encode_changes,
+    is_foreign,
     merge_changes,
     order_exports,
     record_exported,
@@ -37,6 +38,12 @@ from tests.identity.model.strategies import EVERY_TYPE, NOW, changes
 
 def export(*found: Change, kind: ExportKind = ExportKind.UPDATE, identity: int = 7) -> PendingExport:
     return PendingExport(identity, "T", 1, kind, found)
+
+
+def refuse(pending: PendingExport) -> PendingExport:
+    refused = record_refused(pending, "no", NOW)
+    assert refused is not None
+    return refused
 
 
 def set_to(value: str, attribute: str = "text_one", **options: object) -> Change:
@@ -151,12 +158,12 @@ def test_refused_export_is_retried_later_and_fails_after_five_attempts() -> None
     current = export(set_to("a"))
     delays = []
     for _ in range(4):
-        current = record_refused(current, "no", NOW)
+        current = refuse(current)
         assert current.state is ExportState.PENDING
         assert current.next_attempt_at is not None
         delays.append(current.next_attempt_at - NOW)
     assert delays == [timedelta(minutes=minutes) for minutes in (2, 4, 8, 16)]
-    current = record_refused(current, "no", NOW)
+    current = refuse(current)
     assert current.state is ExportState.FAILED
     assert retry(current).attempts == 0
     assert retry(current).state is ExportState.PENDING
@@ -165,6 +172,7 @@ def test_refused_export_is_retried_later_and_fails_after_five_attempts() -> None
 
 def test_missing_dependency_counts_no_attempt() -> None:
     found = record_missing_dependency(export(set_to("a")), "missing_parent", NOW)
+    assert found is not None
     assert (found.attempts, found.state) == (0, ExportState.PENDING)
     assert found.next_attempt_at is not None
 
@@ -206,8 +214,28 @@ def test_changes_queued_during_the_export_follow_it() -> None:
     same = record_exported(replace(executing, queued_changes=(set_to("a"),)))
     assert same is not None
     assert same.state is ExportState.EXPORTED
-    refused = record_refused(executing, "no", NOW)
+    refused = refuse(executing)
     assert refused.changes == (set_to("b"),)
+
+
+def test_delete_queued_during_a_create_follows_it_only_if_the_create_may_have_taken_effect() -> None:
+    create = replace(export(set_to("a"), kind=ExportKind.CREATE), state=ExportState.EXECUTING)
+    queued = replace(create, queued_changes=(QUEUED_DELETE,))
+    assert record_refused(queued, "exists: no", NOW, foreign_anchor="other") is None
+    assert record_missing_dependency(queued, "no", NOW) is None
+    for found in (
+        record_refused(replace(queued, uncertain=True), "exists: no", NOW, foreign_anchor="other"),
+        record_refused(queued, "no", NOW, foreign_anchor="other", was_created=True),
+    ):
+        assert found is not None
+        assert (found.kind, found.foreign_anchor) == (ExportKind.DELETE, "other")
+        assert [is_foreign(found, anchor) for anchor in (None, "other", "own")] == [True, True, False]
+    refused = record_refused(replace(create, uncertain=True), "no", NOW)
+    assert refused is not None
+    assert refused.uncertain
+    exported = record_exported(replace(create, foreign_anchor="other"))
+    assert exported is not None
+    assert exported.foreign_anchor is None
 
 
 def test_delete_queued_during_the_export_follows_it() -> None:
