@@ -14,6 +14,7 @@ from tenuto.maintenance.housekeeping import RETENTION
 from tenuto.operations.built_in_extensions import BUILT_IN
 from tenuto.store import database_history, partitions
 from tenuto.store.access import secrets
+from tenuto.store.definitions import queues
 from tenuto.store.work import workers
 from tests.docs.pages import ROOT
 
@@ -51,8 +52,8 @@ def test_housekeeping_calls_every_deletion_of_the_store() -> None:
         for name, function in vars(module).items()
         if name.startswith("delete_") and inspect.iscoroutinefunction(function)
     }
-    by_request = secrets.delete_secret
+    by_request = {secrets.delete_secret, queues.delete_unset_queues}
     of_extensions = partitions.delete_old_default_rows_of_table  # called for each partitioned table
-    called = {*DELETIONS, by_request, of_extensions}
+    called = {*DELETIONS, *by_request, of_extensions}
     assert len(deletions) > 10
     assert {f"{one.__module__}.{one.__name__}" for one in deletions - called} == set()
