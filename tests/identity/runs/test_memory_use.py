@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 
@@ -12,10 +11,12 @@ import pytest
 from tenuto.postgres import scratch_databases
 from tests.conftest import database_name
 from tests.identity.scenario_site import open_site
+from tests.support.repetition_counts import times
 
-SMALL = int(os.environ.get("TENUTO_TEST_MEMORY_OBJECTS", "4000"))
-"""Number of objects of the small site; the large one has ten times as many. The scenario names 20,000 and 200,000."""
-MOST_KIB = 20 * 1024
+SIZES = times(10_000, in_a_proof=20_000), times(70_000, in_a_proof=200_000)
+"""Objects of the two sites. The small one has two pages of an import, the most that a worker keeps in memory."""
+MOST_BYTES_PER_OBJECT = 30 * 2**20 // 180_000
+"""30 MB between 20,000 and 200,000 objects."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
@@ -38,10 +39,10 @@ async def test_a54_memory_of_import_and_sync_does_not_grow_with_the_number_of_ob
     server: str, identity_template: str, tmp_path: Path
 ) -> None:
     found: list[int] = []
-    for number, count in enumerate((SMALL, 10 * SMALL)):
+    for number, count in enumerate(SIZES):
         name = database_name(f"identity_memory_{number}")
         url = await scratch_databases.copy_database(server, identity_template, name, by_file_copy=True)
         found.append(await peak(url, tmp_path / str(number), count))
         await scratch_databases.drop_database(server, name)
-    small, large = found
-    assert large - small < MOST_KIB, f"{small:,} KiB with {SMALL:,} objects, {large:,} KiB with {10 * SMALL:,}"
+    growth = (found[1] - found[0]) * 1024 / (SIZES[1] - SIZES[0])
+    assert growth < MOST_BYTES_PER_OBJECT, f"{growth:.0f} bytes for each object: {found} KiB with {SIZES} objects"
