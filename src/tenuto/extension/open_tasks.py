@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 async def find_open_tasks(connection: Connection, task_ids: Collection[UUID]) -> set[UUID]:
     """Return those of these tasks that wait, run, or will be tried again; the others have ended, or never existed.
 
-    A task is open while an attempt of it runs according to the database. Read the records that name tasks before:
-    then a task that is not returned has ended since.
+    A lost attempt counts as running until its loss is noticed. Read the records that name the tasks first, and call
+    this afterwards: then a task that is missing from the result has ended.
     """
     from tenuto.store.work import tasks
 
