@@ -87,8 +87,7 @@ WITH ready AS (
     LEFT JOIN systems AS own ON own.name = m.deletion_initiator ->> 'system'
     WHERE m.delete_after <= $1
 )
-SELECT id, deletion_initiator, system, row_number() OVER (PARTITION BY system ORDER BY delete_after, id) AS rank,
-       delete_after
+SELECT id, deletion_initiator, system, delete_after
 FROM due
 WHERE system IN (SELECT name FROM ready) OR (system IS NULL AND NOT EXISTS (SELECT FROM systems))
 
@@ -96,7 +95,9 @@ WHERE system IN (SELECT name FROM ready) OR (system IS NULL AND NOT EXISTS (SELE
 -- The oldest scheduled deletions that are due and can be made now, shared equally among systems. The system is the one
 -- whose run scheduled the deletion, or another one if it was deleted; none if there are no systems any more.
 SELECT d.id, d.deletion_initiator, d.system
-FROM ({due_deletions}) AS d
+FROM (
+    SELECT *, row_number() OVER (PARTITION BY system ORDER BY delete_after, id) AS rank FROM ({due_deletions}) AS due
+) AS d
 ORDER BY d.rank, d.delete_after, d.id -- guard: identity.due_deletions_are_shared
 LIMIT $2;
 

@@ -163,3 +163,27 @@ async def test_lookups_in_a_system_that_statistics_do_not_know_read_single_objec
             if "connector_objects_of_system" in indexes:
                 slow[name] = indexes
     assert slow == {}
+
+
+def most_rows(plan: Any) -> float:
+    """Return the largest number of rows that a node of a plan returned."""
+    own: float = plan["Actual Rows"] * plan["Actual Loops"]
+    return max([own, *(most_rows(part) for part in plan.get("Plans", ()))])
+
+
+async def test_housekeeping_finds_out_whether_anything_is_due_without_reading_the_backlog(database: Database) -> None:
+    async with database.connection() as connection:
+        async with transaction_settings.transaction(connection, whole_tables=True):
+            await connection.execute(
+                "INSERT INTO systems (id, name, connector, definition, origin, updated_at)"
+                " SELECT gen_random_uuid(), 'HR', 'csv', '{}', 'web', now()"
+            )
+            await connection.execute(
+                "INSERT INTO metaverse_objects (id, type_number, changed_at, delete_after, deletion_initiator)"
+                f' SELECT n, 1, now(), now(), \'{{"system": "HR"}}\' FROM generate_series(1, {PAGE}) AS n'
+            )
+        async with transaction_settings.transaction(connection):
+            await connection.execute(f"PREPARE is_anything_due AS {metaverse.SQL.is_anything_due}")
+            found = await connection.fetchval("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE is_anything_due (now())")
+    (explained,) = json.loads(found)
+    assert most_rows(explained["Plan"]) < 10
