@@ -408,7 +408,9 @@ def _waits_for_approval(task: DiagnosedTask, wait: WaitRecord) -> Reason:
 def _not_due(task: DiagnosedTask, error: LastError | None) -> Reason:
     when, numbers = format_instant(task.run_at), facts(run_at=task.run_at)
     if not task.failures and not task.losses:
-        return Reason(ReasonCode.NOT_DUE, f"it is not due until {when}", ends_at=task.run_at, fields=numbers)
+        message = (task.progress or {}).get("message")  # of an attempt that gave up its slot
+        text = f"it is not due until {when}" + (f"; it last reported: {message}" if message else "")
+        return Reason(ReasonCode.NOT_DUE, text, ends_at=task.run_at, fields=numbers)
     command = f"tenuto task show {task.id}"
     if task.failures:
         limit = max(policy_from_json(task.policy).retry.max_attempts, 1)

@@ -58,7 +58,7 @@ async def test_cancelled_run_finishes_its_page_and_stores_no_watermark(
 async def test_second_run_of_a_system_waits_and_names_the_run_it_waits_for(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_lifecycle, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(run_lifecycle, "WAIT_SECONDS", 2)
     await site.apply(site.definitions())
     database = await site.database()
     await site.open_run(3, "Full Sync", "full_sync")
@@ -69,6 +69,14 @@ async def test_second_run_of_a_system_waits_and_names_the_run_it_waits_for(
         return found if found and "waiting for the run" in found else None
 
     assert "Full Sync of LDAP" in str(await eventually(waiting))
+    open_run = await database.fetch_value("SELECT id FROM tenuto_identity.runs WHERE initiator_name = 'test'")
+    task = await database.fetch_value("SELECT id FROM tenuto.tasks WHERE execution_id = $1", execution)
+
+    async def between_two_tries() -> str | None:
+        (reason, *_) = (await site.app.why(task)).reasons
+        return reason.message if reason.code == "not_due" else None
+
+    assert f"waiting for the run {open_run} (Full Sync of LDAP)" in str(await eventually(between_two_tries))
     imported = await site.run("AD", "Full Import")
     assert imported.state == "completed", "imports of other systems do not wait"
     await database.write_all("UPDATE tenuto_identity.runs SET state = 'completed' WHERE initiator_name = 'test'")
