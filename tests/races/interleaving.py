@@ -35,6 +35,12 @@ class InterleavedDatabase(Database):
         database = cast(InterleavedDatabase, await cls.open(url, generic_plans=True))
         return database
 
+    @asynccontextmanager
+    async def watched_connection(self) -> AsyncIterator[Connection]:
+        """Lend a connection that runs the callbacks too, as attempts use one without the retries of the database."""
+        async with self.connection() as connection:
+            yield cast(Connection, _Watched(connection, self))
+
     @staticmethod
     async def nothing() -> None:
         """Default callback."""

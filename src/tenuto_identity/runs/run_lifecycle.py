@@ -367,7 +367,7 @@ async def execute(
 
     The profile is one of the system, by name, or that of a task which is a run as well.
     """
-    async with _begin(ctx, database, system_name, profile, schema, allowed_states) as run:
+    async with _begin(ctx, database, RunRequest(system_name, profile, schema, allowed_states)) as run:
         log.info("run started", run_id=run.id, system=system_name, profile=run.profile.name, kind=run.profile.kind)
         try:
             status = await _process(run, process)
@@ -430,9 +430,8 @@ async def execute_part(
     run_id = new_id()
     run: Run | None = None
     try:
-        async with _begin(
-            ctx, database, system_name, profile, schema, ("active",), run_id=run_id, previewed=previewed
-        ) as run:
+        request = RunRequest(system_name, profile, schema, run_id=run_id, previewed=previewed)
+        async with _begin(ctx, database, request) as run:
             try:
                 status = await _process(run, process)
             except (asyncio.CancelledError, StaleLease):
@@ -500,36 +499,40 @@ def _conclude(run: Run, status: OutcomeStatus) -> dict[str, Any]:
     return summary
 
 
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What an attempt asks for when it begins a run."""
+
+    system_name: str
+    profile: str | RunProfile
+    schema: str = transaction_settings.LIVE_SCHEMA
+    allowed_states: tuple[str, ...] = ("active",)
+    run_id: UUID | None = None
+    """None: the id of the activity."""
+    previewed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BegunRun:
+    """A run that has begun, with what it was begun on."""
+
+    record: NewRun
+    system: System
+    profile: RunProfile
+    configuration: Configuration
+
+
 @asynccontextmanager
-async def _begin(
-    ctx: Context,
-    database: Database,
-    system_name: str,
-    chosen: str | RunProfile,
-    schema: str,
-    allowed_states: tuple[str, ...],
-    *,
-    run_id: UUID | None = None,
-    previewed: bool = False,
-) -> AsyncIterator[Run]:
+async def _begin(ctx: Context, database: Database, request: RunRequest) -> AsyncIterator[Run]:
     """Begin a run in one transaction; wait without a slot while another run excludes it."""
     async with AsyncExitStack() as stack:
         connection = await stack.enter_async_context(ctx.connection())
-        for tries in range(1, MAX_PAGE_TRIES + 1):
-            try:
-                begun = await _insert_run(
-                    connection, ctx, database, system_name, chosen, schema, allowed_states, run_id, previewed
-                )
-                break
-            except runs.OtherRunBegun:
-                if tries == MAX_PAGE_TRIES:  # guard: identity.runs_that_begin_together
-                    raise
+        begun = await begin_run(connection, ctx, request, database.clock.now())
         if isinstance(begun, runs.OpenRun):
             ctx.progress(0, None, f"waiting for the run {begun.id} ({begun.profile} of {begun.system})")
             while True:  # sleeps that have ended are skipped; the attempt ends at the first one that has not
                 await ctx.sleep(WAIT_SECONDS)
-        record, system, profile, configuration = begun
-        run = Run(ctx, database, record, system, profile, configuration, schema)
+        run = Run(ctx, database, begun.record, begun.system, begun.profile, begun.configuration, request.schema)
         run._connections.push_async_exit(stack.pop_all())
         run._connection = connection
     run.at("run_begun")
@@ -539,45 +542,50 @@ async def _begin(
         await run.close()
 
 
-async def _insert_run(
-    connection: Connection,
-    ctx: Context,
-    database: Database,
-    system_name: str,
-    chosen: str | RunProfile,
-    schema: str,
-    allowed_states: tuple[str, ...],
-    run_id: UUID | None,
-    previewed: bool,
-) -> tuple[NewRun, System, RunProfile, Configuration] | runs.OpenRun:
-    """Insert the run of this attempt in one transaction; return the run that it has to wait for, if there is one."""
-    now = database.clock.now()
-    async with transaction_settings.transaction(connection, schema):
-        locked = await runs.lock_system(connection, system_name)
-        configuration = await load_configuration(connection)
-        if locked is None:
-            raise RunFailed(
-                f"there is no connected system {system_name!r}",
-                code="identity.system.not_found",
-                remedy="list them with `tenuto identity systems`",
-            )
-        system = configuration.systems[system_name]
-        profile = system.profile(chosen) if isinstance(chosen, str) else chosen
-        _check_state(locked, profile, allowed_states)
+async def begin_run(
+    connection: Connection, ctx: Context, request: RunRequest, now: datetime
+) -> BegunRun | runs.OpenRun:
+    """Insert the run of this attempt; return the run that it has to wait for, if there is one."""
+    async with transaction_settings.transaction(connection, request.schema):
         # guard: identity.begin_after_abandoned_run
         for abandoned in await runs.end_abandoned_runs(connection, now):
             log.warning("abandoned run ended", run_id=abandoned.id, task_id=abandoned.task_id)
-        open_run = await runs.find_open_run(connection, system.number, profile.kind, ctx.task_id)
-        if open_run is not None and open_run.task_id == ctx.task_id and open_run.fence < ctx.fence:
-            await runs.end_lost_run(connection, open_run.id, now)
-            waits_for = await runs.find_open_run(connection, system.number, profile.kind, ctx.task_id)
-        else:
-            waits_for = open_run
-        if waits_for is not None:
-            return waits_for
-        resumed = open_run if open_run is not None and _can_resume(open_run, configuration, profile) else None
+    for tries in range(1, MAX_PAGE_TRIES + 1):
+        try:
+            return await _insert_run(connection, ctx, request, now)
+        except runs.BEGIN_CONFLICTS:
+            if tries == MAX_PAGE_TRIES:  # guard: identity.runs_that_begin_together
+                raise
+    raise AssertionError("unreachable")
+
+
+async def _insert_run(
+    connection: Connection, ctx: Context, request: RunRequest, now: datetime
+) -> BegunRun | runs.OpenRun:
+    """Take over from the earlier attempts and insert the run of this one, in one transaction.
+
+    It locks in the order of a page: runs first, and only those of this task, then the system.
+    """
+    async with transaction_settings.transaction(connection, request.schema):
+        # guard: identity.runs_of_lost_attempts
+        lost_runs = await runs.end_runs_of_earlier_attempts(connection, ctx.task_id, ctx.fence, now)
+        locked = await runs.lock_system(connection, request.system_name)
+        configuration = await load_configuration(connection)
+        if locked is None:
+            raise RunFailed(
+                f"there is no connected system {request.system_name!r}",
+                code="identity.system.not_found",
+                remedy="list them with `tenuto identity systems`",
+            )
+        system = configuration.systems[request.system_name]
+        profile = system.profile(request.profile) if isinstance(request.profile, str) else request.profile
+        _check_state(locked, profile, request.allowed_states)
+        open_run = await runs.find_open_run(connection, system.number, profile.kind)
+        if open_run is not None:
+            return open_run
+        resumed = next((each for each in lost_runs if _can_resume(each, system, profile, configuration)), None)
         record = NewRun(
-            run_id or ctx.activity_id,
+            request.run_id or ctx.activity_id,
             ctx.task_id,
             ctx.fence,
             system.number,
@@ -587,10 +595,10 @@ async def _insert_run(
             now,
             ctx.initiator,
             cursor=resumed.cursor if resumed else None,
-            previewed=previewed,
+            previewed=request.previewed,
         )
         await runs.insert_run(connection, record)
-    return record, system, profile, configuration
+    return BegunRun(record, system, profile, configuration)
 
 
 def _check_state(locked: runs.LockedSystem, profile: RunProfile, allowed_states: tuple[str, ...]) -> None:
@@ -613,6 +621,11 @@ def held_system(name: str, held: Mapping[str, Any]) -> RunFailed:
     )
 
 
-def _can_resume(lost: runs.OpenRun, configuration: Configuration, profile: RunProfile) -> bool:
+def _can_resume(lost: runs.OpenRun, system: System, profile: RunProfile, configuration: Configuration) -> bool:
     """Return whether a full sync may continue after the last committed page of the lost attempt."""
-    return profile.kind is RunKind.FULL_SYNC and lost.rules_version == configuration.rules_version
+    return (
+        profile.kind is RunKind.FULL_SYNC
+        and lost.kind == profile.kind
+        and lost.system_number == system.number
+        and lost.rules_version == configuration.rules_version
+    )

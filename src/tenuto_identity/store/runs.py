@@ -1,4 +1,9 @@
-"""Runs: begin with fence and take-over, fenced pages, end; watermarks, holds and pending deletions."""
+"""Runs: begin with fence and take-over, fenced pages, end; watermarks, holds and pending deletions.
+
+Order of locks: the run, then its system. A page locks its run first and may hold the system; a run that begins ends
+those of earlier attempts of its task before it locks the system, and reads the runs of other tasks without a lock.
+Abandoned runs are ended in a transaction that does not wait for a lock.
+"""
 
 from __future__ import annotations
 
@@ -111,8 +116,8 @@ class RunRecord:
 
 
 _SYSTEMS = RowMapper(LockedSystem, SQL.lock_system)
-_OPEN_RUNS = RowMapper(OpenRun, SQL.find_open_run)
-_OPEN = RowMapper(AbandonedRun, SQL.list_open_runs)
+_OPEN_RUNS = RowMapper(OpenRun, SQL.find_open_run, SQL.end_runs_of_earlier_attempts)
+_POSSIBLY_ABANDONED_RUNS = RowMapper(AbandonedRun, SQL.list_open_runs)
 _DELETIONS = PositionalMapper(ObjectCount, SQL.count_pending_deletions, SQL.count_expected_deletions)
 _RUNS = RowMapper(RunRecord, SQL.list_runs, SQL.load_run)
 
@@ -126,24 +131,21 @@ async def load_rules_version(connection: Connection) -> int:
     return int(await connection.fetchval(SQL.load_rules_version))
 
 
-async def find_open_run(connection: Connection, system_number: int, kind: str, task_id: UUID) -> OpenRun | None:
-    """Return the open run that excludes a new one, that of the same task first, and lock it."""
-    return _OPEN_RUNS.optional(await connection.fetchrow(SQL.find_open_run, system_number, kind, task_id))
+async def find_open_run(connection: Connection, system_number: int, kind: str) -> OpenRun | None:
+    """Return the open run that excludes a new one."""
+    return _OPEN_RUNS.optional(await connection.fetchrow(SQL.find_open_run, system_number, kind))
 
 
-async def end_lost_run(connection: Connection, run_id: UUID, now: datetime) -> None:
-    """End the run of an earlier attempt."""
-    await connection.execute(SQL.end_lost_run, run_id, now)
-
-
-async def end_runs_of_earlier_attempts(connection: Connection, task_id: UUID, fence: int, now: datetime) -> list[UUID]:
-    """End the runs that earlier attempts of a task left open."""
-    return [row["id"] for row in await connection.fetch(SQL.end_runs_of_earlier_attempts, task_id, fence, now)]
+async def end_runs_of_earlier_attempts(
+    connection: Connection, task_id: UUID, fence: int, now: datetime
+) -> list[OpenRun]:
+    """End the runs that earlier attempts of a task left open; return them as their last pages left them."""
+    return _OPEN_RUNS.all(await connection.fetch(SQL.end_runs_of_earlier_attempts, task_id, fence, now))
 
 
 async def find_abandoned_runs(connection: Connection) -> list[AbandonedRun]:
     """Return the open runs whose task has ended: no later attempt takes them over."""
-    found = _OPEN.all(await connection.fetch(SQL.list_open_runs))
+    found = _POSSIBLY_ABANDONED_RUNS.all(await connection.fetch(SQL.list_open_runs))
     open_tasks = await find_open_tasks(connection, {each.task_id for each in found})
     # guard: identity.run_of_open_task
     return [each for each in found if each.task_id not in open_tasks]
@@ -164,34 +166,41 @@ class OtherRunBegun(Exception):
     """A run that excludes this one began at the same time. The transaction is rolled back and repeated."""
 
 
+BEGIN_CONFLICTS = (OtherRunBegun, asyncpg.DeadlockDetectedError)
+"""After these errors the transaction that begins a run is repeated."""
+
+
 async def insert_run(connection: Connection, run: NewRun) -> None:
     """Insert a run. The unique indexes refuse a second open run of a system, and a second open sync: `OtherRunBegun`.
 
     An attempt that was handed back and claimed again has the same id and a larger fence: it continues its run.
     """
     try:
-        found = await connection.fetchval(
-            SQL.insert_run,
-            run.id,
-            run.task_id,
-            run.fence,
-            run.system_number,
-            run.profile,
-            run.kind,
-            run.rules_version,
-            run.cursor,
-            encode_json(run.counts or {}),
-            run.started_at,
-            run.initiator.type.value,
-            run.initiator.id,
-            run.initiator.name,
-            run.previewed,
-        )
+        found = await connection.fetchval(SQL.insert_run, *_values_of(run))
     except asyncpg.UniqueViolationError as error:
         # Only what another transaction has committed since `find_open_run`: that one would have returned the run.
         raise OtherRunBegun(error.constraint_name) from error
     if found is None:
         raise _stale_lease(run.id)
+
+
+def _values_of(run: NewRun) -> tuple[Any, ...]:
+    return (
+        run.id,
+        run.task_id,
+        run.fence,
+        run.system_number,
+        run.profile,
+        run.kind,
+        run.rules_version,
+        run.cursor,
+        encode_json(run.counts or {}),
+        run.started_at,
+        run.initiator.type.value,
+        run.initiator.id,
+        run.initiator.name,
+        run.previewed,
+    )
 
 
 async def begin_fenced_page(connection: Connection, run_id: UUID, fence: int, page: int) -> bool:

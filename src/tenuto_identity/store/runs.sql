@@ -9,25 +9,24 @@ FOR SHARE;
 SELECT rules_version FROM configuration;
 
 -- name: find_open_run
--- The open run that a new one must wait for, or that it takes over: of the system, or any sync for a sync.
+-- The open run that a new one must wait for: of the system, or any sync for a sync. The row is not locked: its page may
+-- hold the system, which the caller has locked.
 SELECT r.id, r.task_id, r.fence, r.system_number, s.name AS system, r.profile, r.kind, r.rules_version, r.page, r.cursor,
        r.counts
 FROM runs AS r
 JOIN systems AS s ON s.number = r.system_number
 WHERE r.state = 'running'
   AND (r.system_number = $1 OR ($2 IN ('full_sync', 'delta_sync') AND r.kind IN ('full_sync', 'delta_sync')))
-ORDER BY r.task_id = $3 DESC, r.id
-LIMIT 1
-FOR UPDATE OF r;
-
--- name: end_lost_run
-UPDATE runs SET state = 'lost', ended_at = $2 WHERE id = $1 AND state = 'running';
+ORDER BY r.id
+LIMIT 1;
 
 -- name: end_runs_of_earlier_attempts
 -- A task with several runs may have opened one that none of its later attempts repeats.
-UPDATE runs SET state = 'lost', ended_at = $3
-WHERE task_id = $1 AND fence < $2 AND state = 'running'
-RETURNING id;
+UPDATE runs AS r SET state = 'lost', ended_at = $3
+WHERE r.task_id = $1 AND r.fence < $2 AND r.state = 'running'
+RETURNING r.id, r.task_id, r.fence, r.system_number,
+          coalesce((SELECT s.name FROM systems AS s WHERE s.number = r.system_number), '(no system)') AS system,
+          r.profile, r.kind, r.rules_version, r.page, r.cursor, r.counts;
 
 -- name: list_open_runs
 SELECT r.id, r.task_id, s.name AS system, r.profile

@@ -118,11 +118,6 @@ class _SingleObject:
         self.outcomes: list[RunOutcome] = []
 
     async def run(self, *, export: bool) -> None:
-        # A later attempt need not have the same runs: it does not take over those of a lost one.
-        # guard: identity.runs_of_lost_attempts
-        await self._read(
-            runs.end_runs_of_earlier_attempts, self._ctx.task_id, self._ctx.fence, self._database.clock.now()
-        )
         configuration = await self._read(load_configuration)
         if self._system not in configuration.systems:
             raise NotFound(f"there is no connected system {self._system!r}", code="identity.system.not_found")
