@@ -26,6 +26,8 @@ from tenuto_identity.store.objects import ObjectCount, encode_json
 from tenuto_identity.store.transaction_settings import fetch_all
 
 SQL = load_statements(__file__)
+NO_SYSTEM_NUMBER = 0
+"""System number of deletions that were made when there were no systems any more; systems are numbered from 1."""
 
 
 class RunState(StrEnum):
@@ -182,6 +184,11 @@ async def insert_run(connection: Connection, run: NewRun) -> None:
         raise OtherRunBegun(error.constraint_name) from error
     if found is None:
         raise _stale_lease(run.id)
+
+
+async def insert_ended_run(connection: Connection, run: NewRun) -> None:
+    """Insert a run that has completed in this transaction."""
+    await connection.execute(SQL.insert_ended_run, *_values_of(run))
 
 
 def _values_of(run: NewRun) -> tuple[Any, ...]:

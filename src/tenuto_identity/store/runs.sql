@@ -51,6 +51,11 @@ ON CONFLICT (id) DO UPDATE SET fence = excluded.fence
     WHERE runs.task_id = excluded.task_id AND runs.fence < excluded.fence AND runs.state = 'running'
 RETURNING id;
 
+-- name: insert_ended_run
+INSERT INTO runs (id, task_id, fence, system_number, profile, kind, rules_version, cursor, counts, started_at,
+                  initiator_type, initiator_id, initiator_name, previewed, state, ended_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9::jsonb, $10, $11, $12, $13, $14, 'completed', $10);
+
 -- name: begin_page
 -- Every page transaction begins with it: only the attempt with the current fence may write, and each page once.
 UPDATE runs
@@ -210,10 +215,11 @@ ORDER BY r.id DESC
 LIMIT $3;
 
 -- name: load_run
-SELECT r.id, r.task_id, s.name AS system, r.profile, r.kind, r.state, r.problem, r.page, r.counts, r.rules_version,
+-- It may have outlived its system.
+SELECT r.id, r.task_id, coalesce(s.name, '(no system)') AS system, r.profile, r.kind, r.state, r.problem, r.page, r.counts, r.rules_version,
        r.started_at, r.ended_at, r.initiator_name
 FROM runs AS r
-JOIN systems AS s ON s.number = r.system_number
+LEFT JOIN systems AS s ON s.number = r.system_number
 WHERE r.id = $1;
 
 -- name: delete_ended_runs

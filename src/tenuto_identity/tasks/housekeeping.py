@@ -11,13 +11,16 @@ from tenuto.logs import Log
 from tenuto.model.access.actors import Actor, ActorType
 from tenuto.postgres.database import Connection, Database
 from tenuto.service.polling_loop import PollingLoop
-from tenuto_identity.runs.definition_snapshot import load_configuration
+from tenuto_identity.model.objects import MetaverseObject
+from tenuto_identity.runs.definition_snapshot import Configuration, load_configuration
 from tenuto_identity.runs.page_context import display_of, load_identity_context
 from tenuto_identity.settings import IdentitySettings
 from tenuto_identity.store import definitions, metaverse, previews, run_items, runs, sync_marks, transaction_settings
 from tenuto_identity.store.metaverse import DueDeletion
 from tenuto_identity.store.run_items import ChangeRecord, Item
+from tenuto_identity.store.runs import NewRun
 from tenuto_identity.store.sync_marks import MarkReason
+from tenuto_identity.tasks.system_tasks import DUE_DELETIONS
 from tenuto_identity.tasks.task_creation import enqueue_step
 
 REEVALUATION_BATCH = 5_000
@@ -58,7 +61,7 @@ async def run_housekeeping(services: ExtensionServices) -> None:
             log.info("objects marked for re-evaluation", identities=len(identities), objects=len(found))
         limit = services.section(IdentitySettings).deletions_per_cycle
         due = await metaverse.find_due_deletions(connection, now, limit)
-        await _delete_without_systems(connection, [each.id for each in due if each.system is None], now)
+        await _delete_without_systems(connection, [each for each in due if each.system is None], now)
         return due
 
     await _enqueue_deletions(services, database, await database.transaction(mark))
@@ -72,31 +75,53 @@ async def _end_abandoned_runs(database: Database, now: datetime) -> None:
 
 async def _enqueue_deletions(services: ExtensionServices, database: Database, due: list[DueDeletion]) -> None:
     """Enqueue one task for each system and initiator: the deletion is done in the name of the original initiator."""
-    grouped: dict[tuple[str, str | None, str, str], list[int]] = {}
+    grouped: dict[tuple[Actor, str], list[int]] = {}
     for each in due:
-        initiator = each.deletion_initiator or {}
         if each.system is not None:
-            kind, id, name = initiator.get("type", "system"), initiator.get("id"), initiator.get("name", "housekeeping")
-            grouped.setdefault((kind, id, name, each.system), []).append(each.id)
-    for (kind, id, name, system), ids in grouped.items():
+            grouped.setdefault((_initiator_of(each), each.system), []).append(each.id)
+    for (actor, system), ids in grouped.items():
         await enqueue_step(
             services,
             database,
             "identity.delete_due",
             {"system": system, "identities": ids},
-            Actor(ActorType(kind), id, name),
-            unique_key=f"identity.housekeeping:{system}:{kind}:{id or name}",
+            actor,
+            unique_key=f"identity.housekeeping:{system}:{actor.type.value}:{actor.id or actor.name}",
         )
 
 
-async def _delete_without_systems(connection: Connection, ids: Sequence[int], now: datetime) -> None:
-    """Delete metaverse objects when there are no systems any more: no run can, and nothing has to be exported."""
-    if not ids:
+def _initiator_of(due: DueDeletion) -> Actor:
+    initiator = due.deletion_initiator or {}
+    return Actor(ActorType(initiator.get("type", "system")), initiator.get("id"), initiator.get("name", "housekeeping"))
+
+
+async def _delete_without_systems(connection: Connection, due: Sequence[DueDeletion], now: datetime) -> None:
+    """Delete metaverse objects when there are no systems any more: no task can, and nothing has to be exported.
+
+    The deletions of each initiator are recorded as a run without a system."""
+    if not due:
         return
-    await metaverse.lock_identities(connection, ids)
+    await metaverse.lock_identities(connection, [each.id for each in due])
     configuration = await load_configuration(connection)
-    identities = (await load_identity_context(connection, configuration, "", ids)).identities
-    await metaverse.delete_identities(connection, ids, now)
+    context = await load_identity_context(connection, configuration, "", [each.id for each in due])
+    grouped: dict[Actor, dict[int, MetaverseObject]] = {}
+    for each in due:
+        identity = context.identities.get(each.id)
+        # guard: identity.due_again_after_lock
+        if identity is not None and identity.delete_after is not None and identity.delete_after <= now:
+            grouped.setdefault(_initiator_of(each), {})[each.id] = identity
+    for actor, identities in grouped.items():
+        await _delete_of_initiator(connection, configuration, actor, identities, now)
+
+
+async def _delete_of_initiator(
+    connection: Connection,
+    configuration: Configuration,
+    actor: Actor,
+    identities: dict[int, MetaverseObject],
+    now: datetime,
+) -> None:
+    await metaverse.delete_identities(connection, list(identities), now)
     deleted: list[Item] = []
     changes: list[ChangeRecord] = []
     for number, (id, identity) in enumerate(identities.items(), 1):
@@ -104,8 +129,22 @@ async def _delete_without_systems(connection: Connection, ids: Sequence[int], no
         deleted.append(Item(number, metaverse_id=id, type=identity.type, display=display, change="Deleted"))
         before = {name: [list(values), []] for name, values in identity.attributes.items()}
         changes.append(ChangeRecord(number, "identity", id, before))
-    await run_items.write_items(connection, new_id(), deleted, changes)
-    log.info("identities deleted without systems", identities=len(deleted))
+    run_id = new_id()
+    run = NewRun(
+        run_id,
+        run_id,  # no task
+        0,
+        runs.NO_SYSTEM_NUMBER,
+        DUE_DELETIONS.name,
+        DUE_DELETIONS.kind,
+        configuration.rules_version,
+        now,
+        actor,
+        counts={"processed": len(deleted), "items": len(deleted), "changes": {"Deleted": len(deleted)}},
+    )
+    await runs.insert_ended_run(connection, run)
+    await run_items.write_items(connection, run_id, deleted, changes)
+    log.info("identities deleted without systems", identities=len(deleted), run_id=run_id)
 
 
 async def _drop_previews(database: Database, now: datetime) -> None:

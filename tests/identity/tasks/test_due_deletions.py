@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
+import asyncpg
 import pytest
 
 from tenuto_identity.tasks.housekeeping import run_housekeeping
 from tests.identity.scenario_site import PEOPLE, Site
+from tests.support.waiting import eventually
 
 LEAVERS = [f"{n},F{n},L{n},p{n}@example.org,Staff,Clerk,,2020-01-01," for n in range(2000, 2012)]
 STAFF = [f"{n},F{n},L{n},p{n}@example.org,Staff,Clerk,,2020-01-01," for n in range(3000, 3060)]
@@ -110,6 +113,10 @@ async def test_due_deletions_are_made_when_no_system_is_left(site: Site) -> None
         assert done.state == "completed", done
     assert await site.count("metaverse_objects", "delete_after <= now() AND display = 'F2000 L2000'") == 1
     database = await site.database()
+    await database.write_all(
+        "UPDATE tenuto_identity.metaverse_objects SET deletion_initiator = deletion_initiator || jsonb_build_object("
+        "'type', 'user', 'id', 'tester', 'name', 'tester of deletions') WHERE delete_after IS NOT NULL"
+    )
     gone = await database.fetch_value("SELECT id FROM tenuto_identity.metaverse_objects WHERE display = 'F2000 L2000'")
     left = []
     for _ in range(4):
@@ -118,3 +125,29 @@ async def test_due_deletions_are_made_when_no_system_is_left(site: Site) -> None
     assert left == [71, 66, 64, 64], "five in a cycle, until the twelve are deleted"
     (entry, *_) = await site.app.extensions.identity.history(gone)
     assert (entry.change, entry.diff["last"]) == ("Deleted", [["L2000"], []])
+    run = await site.app.extensions.identity.run_record(entry.run_id)
+    assert (run.profile, run.state, run.initiator_name) == ("Due Deletions", "completed", "tester of deletions")
+
+
+async def test_deletion_that_is_cancelled_while_housekeeping_waits_is_not_made(site: Site, url: str) -> None:
+    await schedule_deletions(site)
+    for name in ("HR", "AD", "LDAP"):
+        await site.app.wait(await site.app.extensions.identity.delete_system(name), 60)
+    database = await site.database()
+    other = await asyncpg.connect(url)
+    cancelling = other.transaction()
+    await cancelling.start()
+    await other.execute(
+        "UPDATE tenuto_identity.metaverse_objects SET delete_after = NULL WHERE display = 'F2000 L2000'"
+    )
+    cycle = asyncio.create_task(housekeeping(site))
+    await eventually(
+        lambda: database.fetch_value(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+    )
+    await cancelling.commit()
+    await other.close()
+    assert await cycle == []
+    assert await site.count("metaverse_objects", "display = 'F2000 L2000'") == 1
+    assert await site.count("metaverse_objects") == 72, "four of five are deleted"
