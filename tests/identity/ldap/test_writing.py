@@ -224,6 +224,19 @@ def test_a45_group_is_written_in_chunks_and_never_without_a_member(open_connecto
     write(connector, create(f"cn=empty,{ad.people}", "groupOfNames"))
 
 
+def test_a45_new_group_with_5000_members_is_written_in_chunks_of_a_thousand(
+    open_connector: Open, ad: Administrator
+) -> None:
+    people = [f"cn=m{number:04},{ad.people}" for number in range(5_000)]
+    connector = open_connector([PERSON, GROUP])
+    group = f"cn=group,{ad.people}"
+    start = len(ad.log())
+    write(connector, create(group, "groupOfNames", member=people))
+    assert members(ad, group) == people
+    sizes = [sum(each.startswith("member:+") for each in row["reqMod"]) for row in ad.log()[start:]]
+    assert sizes == [1_000] * 5
+
+
 def test_masked_number_keeps_the_bits_that_are_not_compared(open_connector: Open, ad: Administrator) -> None:
     masked = Attribute("employeeNumber", DataType.INTEGER, equality=Equality(EqualityKind.MASK, bits=0x2))
     person = ObjectType("inetOrgPerson", "entryUUID", {**PERSON.attributes, "employeeNumber": masked})
