@@ -150,6 +150,16 @@ async def test_doctor_finds_step_started_too_early(
     assert re.search(r"step 2 of group 1 .* step 0\b", found.details[0])
 
 
+async def test_doctor_does_not_expect_steps_with_edges_to_wait_for_their_group(
+    database: Database, settings: Settings, fired_schedule: UUID
+) -> None:
+    await execute_without_triggers(
+        database, "UPDATE tenuto.activities SET claimed_at = claimed_at - interval '1 hour' WHERE group_index = 1"
+    )
+    await execute_without_triggers(database, "UPDATE tenuto.executions SET step_dependencies = 'by_step'")
+    assert "step_started_too_early" not in await run_doctor(database, settings)
+
+
 async def test_doctor_finds_plan_changed_during_execution(
     database: Database, settings: Settings, fired_schedule: UUID
 ) -> None:

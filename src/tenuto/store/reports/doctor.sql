@@ -457,13 +457,14 @@ ORDER BY step.id
 LIMIT $2;
 
 -- name: step_started_too_early
--- Ended executions, the $2 newest since $1, with a step that was claimed before a step of an earlier group ended.
+-- Ended executions, the $2 newest since $1, with a step that was claimed before a step of an earlier group ended. A step
+-- with edges waits for the steps that it needs, and not for their group.
 SELECT execution.id, execution.schedule_name AS name, later.step_index AS step, later.group_index AS place,
        earlier.step_index AS earlier
 FROM (
     SELECT id, schedule_name
     FROM tenuto.executions
-    WHERE id > $1 AND ended_at IS NOT NULL
+    WHERE id > $1 AND ended_at IS NOT NULL AND step_dependencies IS DISTINCT FROM 'by_step'
     ORDER BY id DESC
     LIMIT $2
 ) AS execution
