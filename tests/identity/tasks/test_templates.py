@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncpg
+
 from tenuto.errors import Invalid
 from tests.identity.scenario_site import Site
 from tests.support.errors import raises_code
 from tests.support.repetition_counts import times
+from tests.support.waiting import eventually
 
 PEOPLE, GROUPS = times(300, in_a_proof=10_000), times(5, in_a_proof=500)
 TEMPLATE = f"""
@@ -61,6 +64,26 @@ async def test_template_generates_people_and_groups(site: Site) -> None:
     await database.write_all("DELETE FROM tenuto_identity.match_keys")
     await site.app.wait(await identity.run_template("example people", seed="7"), timeout=60)
     assert await _values(site) == values
+
+
+async def test_a59_template_reports_how_many_objects_it_has_generated(site: Site, url: str) -> None:
+    await site.apply(site.definitions())
+    await site.apply(TEMPLATE)
+    database = await site.database()
+    other = await asyncpg.connect(url)
+    blocking = other.transaction()
+    await blocking.start()
+    await other.execute("LOCK TABLE tenuto_identity.template_runs IN EXCLUSIVE MODE")  # written at the end
+    task = await site.app.extensions.identity.run_template("example people", seed="7")
+
+    async def reported() -> str | None:
+        found = await database.fetch_value("SELECT progress ->> 'message' FROM tenuto.tasks WHERE id = $1", task)
+        return found if found and found.startswith(f"{PEOPLE + GROUPS} of") else None
+
+    assert await eventually(reported) == f"{PEOPLE + GROUPS} of {PEOPLE + GROUPS} objects generated"
+    await blocking.commit()
+    await other.close()
+    assert (await site.app.wait(task, timeout=60)).state == "completed"
 
 
 async def test_template_with_an_unknown_attribute_is_refused_with_its_place(site: Site) -> None:
