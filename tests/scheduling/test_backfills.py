@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import sys
 import threading
@@ -24,6 +25,7 @@ from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.operations.work.bulk_processor import process_chunk
 from tenuto.scheduling import firing
 from tests.support.errors import raises_code
+from tests.support.http_site import Site, make_response
 from tests.support.service_fixtures import WorkerFactory
 
 Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
@@ -400,3 +402,95 @@ async def test_programs_and_scripts_get_the_logical_time(
     assert backfilled == (due, before, due)
     assert by_hand[0].endswith("Z")
     assert by_hand[1:] == (None, None)
+
+
+RAW = "$${run.interval_end}"
+"""An escaped reference."""
+
+
+@pytest.mark.parametrize("is_dependent", [False, True])
+async def test_http_steps_send_the_logical_time(app: Tenuto, worker: WorkerFactory, *, is_dependent: bool) -> None:
+    @app.job
+    async def extract() -> dict[str, int]:
+        return {"rows": 7}
+
+    app.settings = app.settings.model_copy(update={"http_allowed_hosts": ("127.0.0.1",)})
+    with Site({"/day": make_response(200)}) as site:
+        rows = "${steps.extract.output.rows}" if is_dependent else "7"
+        request = {
+            "url": site.url("/day?to=${run.scheduled_for}&rows=" + rows),
+            "headers": {"X-From": "${run.interval_start}"},
+            "body": {
+                "to": "${ run.interval_end }",
+                "text": "since ${run.interval_start}.",
+                "raw": "$${run.interval_end}",
+            },
+        }
+        steps = [Step.job(extract), Step.of("http.call", request, name="send")]
+        await app.schedules.create(schedule_definition("daily", DAILY, steps))
+        await app.schedules.backfill("daily", FIRST, FIRST)
+        async with worker():
+            await process(app)
+            (run,) = await app.executions.list("origin:backfill")
+            ended = await app.executions.wait(run.id, 30)
+            assert ended.state == "completed", ended.error
+            by_hand = await app.schedules.run("daily")
+            assert by_hand.execution_id is not None
+            assert (await app.executions.wait(by_hand.execution_id, 30)).state == "completed"
+    backfilled, manual_run = site.requests
+    due, before = "2025-03-01T02:00:00Z", "2025-02-28T02:00:00Z"
+    assert backfilled.target == f"/day?to={due.replace(':', '%3A')}&rows=7"
+    assert backfilled.headers["x-from"] == before
+    assert json.loads(backfilled.body) == {"to": due, "text": f"since {before}.", "raw": "${run.interval_end}"}
+    assert json.loads(manual_run.body) == {"to": None, "text": "since .", "raw": "${run.interval_end}"}
+    assert manual_run.headers["x-from"] == ""
+
+
+async def test_python_step_takes_the_logical_time_as_an_argument(app: Tenuto, worker: WorkerFactory) -> None:
+    seen: list[tuple[str, str]] = []
+
+    @app.job
+    async def load(day: str, rows: str) -> str:
+        seen.append((day, rows))
+        return "7"
+
+    first = Step.job(load, "${run.scheduled_for}", rows="none", name="first")
+    second = Step.job(load, day="${run.interval_start}", rows=first.output, name="second")
+    await app.schedules.create(schedule_definition("daily", DAILY, [first, second]))
+    await app.schedules.backfill("daily", FIRST, FIRST)
+    async with worker():
+        await process(app)
+        (run,) = await app.executions.list("origin:backfill")
+        assert (await app.executions.wait(run.id, 30)).state == "completed"
+    assert seen == [("2025-03-01T02:00:00Z", "none"), ("2025-02-28T02:00:00Z", "7")]
+
+
+async def test_retry_of_an_execution_keeps_the_logical_time_of_its_steps(app: Tenuto, worker: WorkerFactory) -> None:
+    app.settings = app.settings.model_copy(update={"http_allowed_hosts": ("127.0.0.1",)})
+    with Site({"/day": [make_response(400), make_response(200)]}) as site:
+        request = {"url": site.url("/day"), "body": {"to": "${run.scheduled_for}"}}
+        await app.schedules.create(schedule_definition("daily", DAILY, [Step.of("http.call", request, name="send")]))
+        await app.schedules.backfill("daily", FIRST, FIRST)
+        async with worker():
+            await process(app)
+            (run,) = await app.executions.list("origin:backfill")
+            assert (await app.executions.wait(run.id, 30)).state == "failed"
+            retry = await app.executions.retry(run.id)
+            assert (await app.executions.wait(retry, 30)).state == "completed"
+    assert [json.loads(each.body) for each in site.requests] == [{"to": "2025-03-01T02:00:00Z"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "code", "path"),
+    [
+        ("http.call", {"url": "http://x/${run.started}"}, "step.reference.syntax", "url"),
+        ("http.call", {"url": "http://x", "body": {"a": ["${run}"]}}, "step.reference.syntax", "body.a.0"),
+        ("executable", {"program": "/bin/${run.scheduled_for}"}, "step.reference.not_allowed", "program"),
+    ],
+)
+async def test_wrong_reference_to_the_run_is_rejected_when_the_schedule_is_saved(
+    app: Tenuto, kind: str, arguments: dict[str, Any], code: str, path: str
+) -> None:
+    with raises_code(code) as rejected:
+        await app.schedules.create(schedule_definition("daily", DAILY, [Step.of(kind, arguments, name="send")]))
+    assert rejected.value.field == f"steps.send.arguments.{path}"

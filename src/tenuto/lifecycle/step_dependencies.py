@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from tenuto.model.definitions.run_references import may_refer_to_run, resolve_run_references
 from tenuto.model.definitions.schedules import Plan, plan_from_json
 from tenuto.model.work.executions import ExecutionState, FailExecution, describe_step_failure
+from tenuto.model.work.logical_time import Occurrence
 from tenuto.model.work.step_advance import (
     ExecutionProgress,
     MissingOutputs,
@@ -97,10 +100,16 @@ async def _decide(connection: Connection, id: UUID, execution: DependentExecutio
     outputs = {int(position): each.get("output") for position, each in kept.items()}
     for state in await executions.list_step_progress(connection, id):
         steps[state.step_index] = _to_progress(state.state, state.reason, state.message)
+    plan = plan_from_json(execution.plan_json)
+    if may_refer_to_run(execution.plan_json):
+        occurrence = Occurrence(execution.due_at, execution.interval_start)
+        plan = plan.map_steps(
+            lambda step: replace(step, arguments=resolve_run_references(step.kind, step.arguments, occurrence))
+        )
     while True:
         decision = decide_steps(
             ExecutionProgress(
-                plan_from_json(execution.plan_json),
+                plan,
                 execution.first_group,
                 execution.current_group,
                 execution.state is ExecutionState.IN_PROGRESS,

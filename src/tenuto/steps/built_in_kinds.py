@@ -22,6 +22,7 @@ from tenuto.jobs.step_kind import StepCheck, StepDefaults, StepKind
 from tenuto.model import validation
 from tenuto.model.access.secrets import TextOrSecret
 from tenuto.model.definitions.policies import TaskPolicy, default_step_policy
+from tenuto.model.definitions.run_references import check_run_references
 from tenuto.model.definitions.schedules import Plan, ScheduleDefinition
 from tenuto.model.definitions.sql_scripts import ScriptDriver
 from tenuto.model.definitions.step_dependencies import check_step_dependencies
@@ -121,6 +122,7 @@ def _resolve_step(step: Step, jobs: JobRegistry) -> Step:
                 field="timeout",
                 remedy="set timeouts on the steps of that schedule",
             )
+        check_run_references(step.kind, step.arguments)
         arguments, text = _validate_arguments(step, job)
         options, policy = job.options, default_step_policy(job.policy)
         kind = jobs.kinds.get(step.kind)

@@ -51,7 +51,7 @@ REFUSED_ARGUMENTS: Mapping[str, frozenset[str]] = {
     "manifest": frozenset({"manifest"}),
 }
 """Arguments that decide which code runs, or where. An output, which is data, must not choose them."""
-_TEXT_ARGUMENTS: Mapping[str, frozenset[str]] = {
+TEXT_ARGUMENTS: Mapping[str, frozenset[str]] = {
     "executable": frozenset({"args", "env", "stdin"}),
     "powershell": frozenset({"args", "env", "stdin"}),
     "http.call": frozenset({"url", "headers"}),
@@ -588,7 +588,7 @@ class _Resolver:
 
     @property
     def takes_text(self) -> bool:
-        return self.argument in _TEXT_ARGUMENTS.get(self.kind, ())
+        return self.argument in TEXT_ARGUMENTS.get(self.kind, ())
 
     @property
     def is_url(self) -> bool:

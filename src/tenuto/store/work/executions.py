@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tenuto.ids import new_ids
 from tenuto.model.access.actors import Actor, ActorType
+from tenuto.model.definitions.run_references import resolve_run_references
 from tenuto.model.definitions.schedules import Plan
 from tenuto.model.definitions.step_expressions import add_references_to_policy, has_references
 from tenuto.model.definitions.steps import Step
@@ -227,7 +228,7 @@ def _new_steps(execution: NewExecution) -> list[NewTask]:
         NewTask(
             id,
             step.target,
-            json.dumps(dict(step.arguments), ensure_ascii=False),
+            json.dumps(dict(resolve_run_references(step.kind, step.arguments, occurrence)), ensure_ascii=False),
             execution.started_at,
             execution.initiator,
             kind=step.kind,
@@ -330,6 +331,8 @@ class DependentExecution:
     is_paused: bool
     kept_json: str | None
     """Of a retry: status and output of the steps that it does not repeat, by position."""
+    due_at: datetime
+    interval_start: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

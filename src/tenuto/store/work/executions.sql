@@ -48,7 +48,7 @@ ORDER BY execution.id;
 -- name: load_step_dependencies
 -- Return what decides about the steps of an execution, all of which depend on earlier ones. Run it under its lock.
 SELECT plan AS plan_json, state, current_group, first_group, failed_steps AS failed_step_count,
-       paused_at IS NOT NULL AS is_paused, kept_results::text AS kept_json
+       paused_at IS NOT NULL AS is_paused, kept_results::text AS kept_json, due_at, interval_start
 FROM tenuto.executions
 WHERE id = $1
   AND step_dependencies IS NOT NULL
