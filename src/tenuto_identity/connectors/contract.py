@@ -163,6 +163,8 @@ class ReadComplete:
     may_have_moved_containers: bool = False
     """A container with everything in it may have been moved out of what is read, and the system does not report what
     was in it. The import then reads the objects again whose container does not have them any more."""
+    moved_containers: tuple[str, ...] = ()
+    """Former addresses of containers that were certainly moved out of what is read."""
 
 
 class ObjectBatch(Protocol):
@@ -363,10 +365,10 @@ class BatchConnector(Protocol):
 
 @runtime_checkable
 class ContainerConnector(Protocol):
-    """A connector that can look up containers. Optional; used after `ReadComplete.may_have_moved_containers`."""
+    """A connector that can find objects elsewhere. Optional; used after `ReadComplete.may_have_moved_containers`."""
 
-    def has_container(self, address: str) -> bool:
-        """Return whether there is a container at an address that the account may read."""
+    def find_elsewhere(self, scope: ReadScope, anchors: Sequence[str]) -> set[str]:
+        """Return the anchors of the objects that exist where the scope does not reach."""
         ...
 
 

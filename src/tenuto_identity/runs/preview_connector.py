@@ -88,8 +88,9 @@ class PreviewConnector:
     def watermark(self, scope: ReadScope) -> Watermark | None:
         return self._connector.watermark(scope)
 
-    def has_container(self, address: str) -> bool:
-        return isinstance(self._connector, ContainerConnector) and self._connector.has_container(address)
+    def find_elsewhere(self, scope: ReadScope, anchors: Sequence[str]) -> set[str]:
+        connector = self._connector
+        return connector.find_elsewhere(scope, anchors) if isinstance(connector, ContainerConnector) else set()
 
     def close(self) -> None:
         """The real connector is closed by the code that opened it."""

@@ -89,7 +89,7 @@ refint_nothing cn=nothing,dc={name},dc=test
 access to dn.subtree="ou=secret,dc={name},dc=test" by * none
 access to attrs=userPassword by anonymous auth by * none
 access to dn.children="ou=guarded,dc={name},dc=test" by group.exact="cn=readers,dc={name},dc=test" read by * none
-access to dn.subtree="ou=vault,dc={name},dc=test" by group.exact="cn=readers,dc={name},dc=test" read by * none
+access to dn.subtree="ou=vault,ou=first,dc={name},dc=test" by group.exact="cn=readers,dc={name},dc=test" read by * none
 access to dn.children="ou=nameless,dc={name},dc=test" attrs=entryUUID by * none
 access to dn.subtree="ou=nameless,dc={name},dc=test" by dn.exact="cn=clerk,dc={name},dc=test" write by * none
 access to dn.children="ou=disclosed,dc={name},dc=test" by * disclose

@@ -81,8 +81,8 @@ class LdapConnector:
             self._writer = DirectoryWriter(self._directory, self._context.types, self._schema)
         return self._writer.write(requests)
 
-    def has_container(self, address: str) -> bool:
-        return self._directory.probe(address, ("1.1",)) is not None
+    def find_elsewhere(self, scope: ReadScope, anchors: Sequence[str]) -> set[str]:
+        return DirectoryReader(self._directory, scope, self._schema).find_elsewhere(anchors)
 
     def close(self) -> None:
         self._directory.disconnect()

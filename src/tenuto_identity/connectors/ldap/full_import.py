@@ -137,6 +137,7 @@ class DirectoryReader:
         *,
         is_delta: bool = False,
         may_have_moved_containers: bool = False,
+        moved_containers: Sequence[str] = (),
         watermark: Watermark | None = None,
     ) -> ReadComplete:
         return ReadComplete(
@@ -145,6 +146,7 @@ class DirectoryReader:
             is_delta=is_delta,
             object_count=count,
             may_have_moved_containers=may_have_moved_containers,
+            moved_containers=tuple(moved_containers),
             watermark=watermark,
         )
 
@@ -326,6 +328,28 @@ class DirectoryReader:
         """Yield the entries with these entryUUIDs, of any type, wherever they are below the bases."""
         names = {name for reader in self.readers for name in reader.attributes}
         return self._find_by_uuid(identifiers, self.directory.bases, (*sorted(names), "objectClass"))
+
+    def find_elsewhere(self, anchors: Sequence[str]) -> set[str]:
+        """Return the anchors of entries that exist in containers which are not read."""
+        contexts = {dn.normalize(each): each for each in (*self.directory.bases, *self._readable_contexts())}
+        found: set[str] = set()
+        for reader in self.readers:
+            attribute = reader.object_type.attributes[reader.object_type.anchor]
+            for start in range(0, len(anchors), ANCHORS_IN_ONE_SEARCH):
+                page = anchors[start : start + ANCHORS_IN_ONE_SEARCH]
+                wanted = filters.any_of(
+                    *(filters.equal(attribute.name, encode_value(each, attribute)) for each in page)
+                )
+                for context in contexts.values():
+                    for entry in self._entries_of(Search(context, Scope.SUBTREE, wanted, (attribute.name,))):
+                        if not self.is_read(container_of(entry.dn)):
+                            found.add(reader.read(entry).anchor)
+        return found
+
+    def _readable_contexts(self) -> list[str]:
+        contexts = [each for each in self.directory.root_dse.all("namingContexts") if each]
+        others = [each for each in contexts if each not in self.directory.log_bases]
+        return [each for each in others if self.directory.probe(each, ("1.1",)) is not None]
 
     def find_outside(self, identifiers: Sequence[str]) -> Iterator[tuple[Entry, str]]:
         """Yield the entries with these entryUUIDs in the naming contexts that the account may read."""

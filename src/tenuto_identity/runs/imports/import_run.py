@@ -22,6 +22,7 @@ from tenuto_identity.connectors.contract import (
     Watermark,
     WatermarkLost,
 )
+from tenuto_identity.model import dn
 from tenuto_identity.model.decoding import DecodedObject, Decoding, address_key, decode_key, decode_object
 from tenuto_identity.model.definitions.system_definitions import OnBadValue, OnLostWatermark, RunKind
 from tenuto_identity.model.objects import ObjectState
@@ -199,7 +200,7 @@ class ImportRun:
             try:
                 complete = await self._read_pages(scope, since)
                 if complete.may_have_moved_containers:
-                    await self._read_moved_containers(scope)
+                    await self._read_moved_containers(scope, complete.moved_containers)
                 await self._read_referring(scope)
                 return complete, True, complete.watermark if returns_watermark else watermark
             except WatermarkLost as error:
@@ -209,9 +210,10 @@ class ImportRun:
         watermark = await call_connector(self._connector.watermark, scope)
         return await self._read_pages(scope, None), False, watermark
 
-    async def _read_moved_containers(self, scope: ReadScope) -> None:
-        """Read the objects again whose container does not have them any more. Those that are not found were moved out
-        of what is read."""
+    async def _read_moved_containers(self, scope: ReadScope, known: Sequence[str]) -> None:
+        """Read the objects again whose container does not have them any more. Those that are not found count as deleted
+        if they are found elsewhere, or if their container is one of those ``known`` to have been moved away. The others
+        may be there, and the account may have lost the right to read them."""
         if not self._connector.capabilities.read_one:
             raise WatermarkLost("a container may have been moved out of what is read")
         moved = MovedContainers(self._run, self._connector, self._seen)
@@ -221,15 +223,17 @@ class ImportRun:
         async for page in moved.list_unseen(containers):
             await self._read_anchors(scope, [each.anchor for each in page])
         for container in containers:
-            missing = [each.id async for page in moved.list_unseen([container]) for each in page]
-            if missing and await moved.exists(container):  # guard: identity.unmoved_container
+            missing = [each async for page in moved.list_unseen([container]) for each in page]
+            gone = [each.id for each in missing]
+            if not any(dn.is_below(container, each) for each in known):  # guard: identity.unmoved_container
+                gone = await moved.find_elsewhere(scope, missing) if missing else []
+            # guard: identity.moved_containers_are_emptied
+            await self._deletions.keep_missing(gone)
+            if len(gone) < len(missing):
                 self._run.warn(
-                    f"{len(missing)} objects in {container!r} were not reported as deleted and are not found; check the"
-                    " permissions of the account, and run a full import afterwards"
+                    f"{len(missing) - len(gone)} objects in {container!r} were not reported as deleted and are not"
+                    " found; check the permissions of the account, and run a full import afterwards"
                 )
-            else:
-                # guard: identity.moved_containers_are_emptied
-                await self._deletions.keep_missing(missing)
 
     async def _read_referring(self, scope: ReadScope) -> None:
         """After a delta: read the objects again that refer to deleted or renamed ones.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from tenuto_identity.connectors.contract import Connector, ContainerConnector
+from tenuto_identity.connectors.contract import Connector, ContainerConnector, ReadScope
 from tenuto_identity.runs.connector_opener import call_connector
 from tenuto_identity.runs.imports.seen_objects import SeenObjects
 from tenuto_identity.runs.run_lifecycle import Run
@@ -61,12 +61,13 @@ class MovedContainers:
             if unseen := [each for each in found if each.id not in self._seen]:
                 yield unseen
 
-    async def exists(self, container: str) -> bool:
-        """Return whether a container is still at its address."""
+    async def find_elsewhere(self, scope: ReadScope, found: Sequence[PlacedObject]) -> list[int]:
+        """Return those of the objects that exist where the scope does not reach."""
         connector = self._connector
         if not isinstance(connector, ContainerConnector):
-            return False
-        return await call_connector(connector.has_container, container)
+            return []
+        elsewhere = await call_connector(connector.find_elsewhere, scope, [each.anchor for each in found])
+        return [each.id for each in found if each.anchor in elsewhere]
 
 
 def _pages(anchors: Sequence[str]) -> list[list[str]]:

@@ -39,11 +39,15 @@ class Changes:
     """entryUUID → the last new DN; empty if it is not known whether the entry was renamed."""
     deleted: dict[str, None] = field(default_factory=dict)
     """entryUUIDs."""
+    former: dict[str, str] = field(default_factory=dict)
+    """entryUUID → the DN before the first rename, if the log names it."""
+    moved_containers: list[str] = field(default_factory=list)
+    """Former DNs of containers that `resolve` found moved out of what is read."""
     has_moved_containers: bool = False
     """`resolve` found that a container may have been moved out of what is read."""
 
-    def note(self, kind: str, identifier: str, new_address: str = "") -> None:
-        """Add a row: the kind of change, the entryUUID and the new DN of a renamed entry."""
+    def note(self, kind: str, identifier: str, new_address: str = "", address: str = "") -> None:
+        """Add a row: the kind of change, the entryUUID, the new DN of a renamed entry and the DN before it."""
         if kind == "delete":
             self.deleted.setdefault(identifier)
             self.changed.pop(identifier, None)
@@ -52,6 +56,13 @@ class Changes:
         self.changed.setdefault(identifier)
         if kind == "modrdn":
             self.renamed[identifier] = new_address
+            self.former.setdefault(identifier, address)
+
+    def note_moved_container(self, identifier: str) -> None:
+        """Note that a container was, or may have been, moved out of what is read."""
+        self.has_moved_containers = True
+        if former := self.former.get(identifier):
+            self.moved_containers.append(former)
 
 
 SYNCPROV_REMEDY = "add the overlay syncprov to the database of the log"
@@ -90,7 +101,12 @@ class AccesslogSource:
             for identifier in unreadable:
                 if identifier not in later:
                     yield from (UnreadableObject(each.name, identifier) for each in reader.scope.types)
-        yield reader.complete(count, is_delta=True, may_have_moved_containers=changes.has_moved_containers)
+        yield reader.complete(
+            count,
+            is_delta=True,
+            may_have_moved_containers=changes.has_moved_containers,
+            moved_containers=changes.moved_containers,
+        )
 
 
 def check(directory: Directory) -> None:
@@ -160,7 +176,7 @@ def _read_log(directory: Directory, base: str, watermark: Mapping[str, str], cha
             if csn > watermark.get(server_of(csn), ""):
                 if not identifier:
                     raise WatermarkLost(f"a row of the log {base!r} does not name its entry; OpenLDAP before 2.5?")
-                changes.note(kind, identifier, f"{rdn},{superior or container_of(address)}")
+                changes.note(kind, identifier, f"{rdn},{superior or container_of(address)}", address)
     # Rows may have been purged while they were read.
     _check_log(base, watermark, current, _newest(directory, base, "minCSN"))
 
@@ -180,7 +196,7 @@ def resolve(reader: DirectoryReader, changes: Changes, unreadable: list[str] | N
     for entry, identifier in reader.find_by_uuid(wanted):
         if identifier in changes.renamed and reader.has_children(entry):
             if not reader.is_read(entry.dn):  # guard: identity.ldap_moved_container
-                changes.has_moved_containers = True
+                changes.note_moved_container(identifier)
             for below in reader.read_below(entry.dn):
                 if below.anchor not in seen:
                     seen.add(below.anchor)
@@ -213,5 +229,5 @@ def _find_left(
                 continue
         # An entry that is found nowhere may have been moved to where the account may not read.
         if identifier in changes.renamed and moved.get(identifier, True):
-            changes.has_moved_containers = True
+            changes.note_moved_container(identifier)
         yield identifier
