@@ -46,7 +46,14 @@ from tenuto_identity.runs.object_keys import object_match_keys
 from tenuto_identity.runs.page_context import display_names, display_of
 from tenuto_identity.runs.run_lifecycle import Page, Run, RunFailed
 from tenuto_identity.store import definitions, objects, run_items, runs, sync_marks
-from tenuto_identity.store.objects import ChangedObject, ClassifiedObject, NewObject, ReferenceRow, encode_json
+from tenuto_identity.store.objects import (
+    ChangedObject,
+    ClassifiedObject,
+    NewObject,
+    PlacedObject,
+    ReferenceRow,
+    encode_json,
+)
 from tenuto_identity.store.sync_marks import MarkReason
 
 MAX_LISTED_OBJECTS = 20
@@ -222,11 +229,15 @@ class ImportRun:
         containers = await moved.list_moved(self._deletions.is_read)
         async for page in moved.list_unseen(containers):
             await self._read_anchors(scope, [each.anchor for each in page])
-        for container in containers:
-            missing = [each async for page in moved.list_unseen([container]) for each in page]
+        # One pass for all containers: each walks the objects of the system.
+        by_container: dict[str, list[PlacedObject]] = {}
+        async for page in moved.list_unseen(containers):
+            for each in page:
+                by_container.setdefault(each.container, []).append(each)
+        for container, missing in by_container.items():
             gone = [each.id for each in missing]
             if not any(dn.is_below(container, each) for each in known):  # guard: identity.unmoved_container
-                gone = await moved.find_elsewhere(scope, missing) if missing else []
+                gone = await moved.find_elsewhere(scope, missing)
             # guard: identity.moved_containers_are_emptied
             await self._deletions.keep_missing(gone)
             if len(gone) < len(missing):
