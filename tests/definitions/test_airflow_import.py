@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tenuto import Context, Tenuto
-from tenuto.definitions.airflow_import import import_airflow_dags
 from tenuto.definitions.definition_files import parse_schedules
 from tenuto.definitions.document_parser import parse_document
-from tenuto.definitions.imported_definitions import ImportedDefinitions
+from tenuto.definitions.importers.airflow import import_airflow_dags
+from tenuto.definitions.importers.imported_definitions import ImportedDefinitions
 from tenuto.operations.definitions.plans import read_declarations
 from tests.support.errors import raises_code
 from tests.support.service_fixtures import WorkerFactory

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tenuto.definitions.crontab_import import import_crontab
 from tenuto.definitions.definition_files import parse_schedules
 from tenuto.definitions.document_parser import parse_document
-from tenuto.definitions.imported_definitions import ImportedDefinitions
+from tenuto.definitions.importers.crontab import import_crontab
+from tenuto.definitions.importers.imported_definitions import ImportedDefinitions
 
 
 def convert(text: str, **options: Any) -> ImportedDefinitions:

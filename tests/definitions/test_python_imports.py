@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tenuto.definitions.apscheduler_import import import_apscheduler
-from tenuto.definitions.celery_import import import_celery_beat
 from tenuto.definitions.definition_files import parse_schedules
 from tenuto.definitions.document_parser import parse_document
-from tenuto.definitions.imported_definitions import ImportedDefinitions
+from tenuto.definitions.importers.apscheduler import import_apscheduler
+from tenuto.definitions.importers.celery_beat import import_celery_beat
+from tenuto.definitions.importers.imported_definitions import ImportedDefinitions
 from tests.support.errors import raises_code
 
 OVERLAP_OF_CELERY = "Celery starts a task while its last run is active, a schedule does not; see `overlap`"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from tenuto import Tenuto
-from tenuto.definitions.crontab_import import import_crontab
 from tenuto.definitions.document_parser import parse_document
+from tenuto.definitions.importers.crontab import import_crontab
 from tenuto.model.filters import MAX_ALTERNATIVES
 from tenuto.operations.definitions.plans import read_declarations
 from tenuto_notifications.model.rules import MAX_RECIPIENTS

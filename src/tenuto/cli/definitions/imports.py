@@ -11,11 +11,11 @@ from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group
 from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, flag, option
-from tenuto.definitions.airflow_import import import_airflow_dags
-from tenuto.definitions.apscheduler_import import import_apscheduler
-from tenuto.definitions.celery_import import import_celery_beat
-from tenuto.definitions.crontab_import import import_crontab
-from tenuto.definitions.imported_definitions import ImportedDefinitions
+from tenuto.definitions.importers.airflow import import_airflow_dags
+from tenuto.definitions.importers.apscheduler import import_apscheduler
+from tenuto.definitions.importers.celery_beat import import_celery_beat
+from tenuto.definitions.importers.crontab import import_crontab
+from tenuto.definitions.importers.imported_definitions import ImportedDefinitions
 from tenuto.errors import Invalid
 
 _CRONTAB_EXAMPLES = ("- --zone Europe/London > schedules.yaml", "/etc/crontab --system --zone Europe/London")

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from tenuto.definitions.imported_definitions import ImportedDefinitions
+from tenuto.definitions.importers.imported_definitions import ImportedDefinitions
 from tenuto.model.filters import MAX_ALTERNATIVES, MAX_FILTER_LENGTH
 
 _ASSIGNMENT = re.compile(r"\s*(?P<quote>[\"']?)(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P=quote)\s*=\s*(?P<value>.*?)\s*")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from tenuto.definitions.python_source import Reference
+from tenuto.definitions.importers.python_source import Reference
 from tenuto.model.definitions.step_expressions import MAX_CONDITION_LENGTH
 
 RULES_OF_SUCCESS = frozenset({"all_success", "none_failed", "none_failed_min_one_success"})

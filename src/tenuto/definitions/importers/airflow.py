@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from tenuto.definitions.airflow_tasks import (
+from tenuto.definitions.importers.airflow_tasks import (
     BRANCHES,
     RULES_AFTER_FAILURES,
     RULES_OF_SUCCESS,
@@ -23,8 +23,8 @@ from tenuto.definitions.airflow_tasks import (
     find_edges,
     trigger_rule,
 )
-from tenuto.definitions.imported_definitions import ImportedDefinitions
-from tenuto.definitions.python_source import (
+from tenuto.definitions.importers.imported_definitions import ImportedDefinitions
+from tenuto.definitions.importers.python_source import (
     Call,
     PythonSource,
     Reference,

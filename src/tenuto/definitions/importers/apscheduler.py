@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
-from tenuto.definitions.imported_definitions import ImportedDefinitions
-from tenuto.definitions.python_source import (
+from tenuto.definitions.importers.imported_definitions import ImportedDefinitions
+from tenuto.definitions.importers.python_source import (
     Call,
     PythonSource,
     Reference,

@@ -1,0 +1,1 @@
+"""Definition files from other schedulers: crontab, Celery beat, APScheduler, Airflow."""
