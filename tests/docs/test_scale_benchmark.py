@@ -14,6 +14,7 @@ from benchmarks.goals import GOALS
 from benchmarks.queue_benchmarks import Size
 from benchmarks.scale import JOBS, SCALE, WAYS, scale
 from benchmarks.sizing import read_measured_costs
+from tests.support.repetition_counts import THOROUGH
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class FewTasks(Size):
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
+@pytest.mark.skipif(not THOROUGH, reason="takes about a minute: scripts/proofs runs it")
 async def test_scale_benchmark_measures_every_goal_and_cost(server: str) -> None:
     contenders = [Contender(name, module, Path(sys.executable), server) for name, module in SCALE.items()]
     found = {each.name: each for each in await scale(contenders, FewTasks(1, quick=True))}

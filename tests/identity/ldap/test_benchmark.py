@@ -13,6 +13,7 @@ from benchmarks.goals import GOALS
 from benchmarks.ldap_directory import LDAP, STAGES, ldap
 from benchmarks.queue_benchmarks import Size
 from tests.identity.ldap.slapd import Slapd
+from tests.support.repetition_counts import THOROUGH
 
 FACTOR = 50
 """How much smaller the counts are than those of a quick run."""
@@ -28,6 +29,7 @@ class FewEntries(Size):
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
+@pytest.mark.skipif(not THOROUGH, reason="takes about a minute: scripts/proofs runs it")
 async def test_ldap_benchmark_measures_every_stage_of_tenuto_and_of_the_script(server: str, slapd: Slapd) -> None:
     contenders = [Contender(name, module, Path(sys.executable), server) for name, module in LDAP.items()]
     found = {each.name: each for each in await ldap(contenders, FewEntries(1, quick=True))}

@@ -13,7 +13,7 @@ from tests.conftest import database_name
 from tests.identity.scenario_site import open_site
 from tests.support.repetition_counts import times
 
-SIZES = times(10_000, in_a_proof=20_000), times(70_000, in_a_proof=200_000)
+SIZES = times(10_000, in_a_proof=20_000), times(40_000, in_a_proof=200_000)
 """Objects of the two sites. The small one has two pages of an import, the most that a worker keeps in memory."""
 MOST_BYTES_PER_OBJECT = 30 * 2**20 // 180_000
 """30 MB between 20,000 and 200,000 objects."""
