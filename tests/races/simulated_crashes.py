@@ -166,6 +166,7 @@ ORDER BY relname
 _VARIABLE_PARTS = re.compile(
     r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|\d{4}-\d\d-\d\d[T ][0-9:.+Z]+"
     r'|(?<="seconds": )[^,}]*|(?<=transaction_id": )\d+|(?<="in_progress": )\[[^]]*]|\\\\x[0-9a-f]+'
+    r'|(?<="occurrence": \[null, )\d+'
 )
 
 

@@ -23,8 +23,8 @@ SCENARIOS: dict[str, tuple[Action, ...]] = {
     "rollups": ROLLUPS,
     "database_history": DATABASE_HISTORY,
     **dict.fromkeys(("schedules", "executions"), EXECUTIONS),
-    **dict.fromkeys(("events", "approvals"), EVENTS),
-    **dict.fromkeys(("manifests", "batches", "dead_letters", "step_checkpoints"), MANIFESTS),
+    **dict.fromkeys(("external_events", "approvals"), EVENTS),
+    **dict.fromkeys(("manifests", "batches", "dead_letters", "step_checkpoints", "queues"), MANIFESTS),
     **dict.fromkeys(
         (
             "api_keys",

@@ -10,18 +10,19 @@ from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.model.definitions.manifests import Manifest
 from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
+from tenuto.model.definitions.queues import QueueSettings
 from tenuto.model.triggers import every
 from tenuto.operations.work import batches as bulk
 from tenuto.operations.work import dead_letters
-from tenuto.postgres.database import Database
+from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import manifest_manager
-from tenuto.store.definitions import manifests
+from tenuto.store.definitions import manifests, queues
 from tenuto.store.work import batches, step_checkpoints, task_creation
 from tenuto.store.work import dead_letters as dead_letter_rows
 from tenuto.store.work import tasks as store
 from tests.races.execution_actions import fail_permanently
 from tests.races.scenarios.executions import fail_all
-from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, run_sql
+from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, in_transaction, run_sql
 from tests.races.scenarios.tasks import claim_tasks
 from tests.races.task_actions import ACTOR, LEASE, complete, fail
 
@@ -147,7 +148,21 @@ async def finish_remaining_tasks(db: Database, scenario: Scenario) -> None:
 
 MAKE_MANIFEST_DUE = run_sql("UPDATE tenuto.manifests SET next_run_at = now() - interval '1 s'")
 
+
+async def _declare_queue(connection: Connection, scenario: Scenario) -> None:
+    stored = (await queues.lock_queues(connection, ["oven"]))["oven"]
+    after = QueueSettings(3, "5/m", "cleaning")
+    await queues.save_queue(connection, stored, after, {"max_running": 3}, by="tester")
+
+
+async def _reset_queue(connection: Connection, scenario: Scenario) -> None:
+    stored = (await queues.lock_queues(connection, ["oven"]))["oven"]
+    await queues.save_queue(connection, stored, QueueSettings(), None, by="tester")
+    await queues.delete_unset_queues(connection, ["oven"])
+
+
 MANIFESTS: tuple[Action, ...] = (
+    in_transaction(_declare_queue), in_transaction(_reset_queue),
     create_manifest, edit_manifest, declare_manifest("bread"), declare_manifest("from code"),
     declare_manifest("from newer code"), change_group, MAKE_MANIFEST_DUE, poll_manifests, Preparation(claim_items),
     finish_run, record_item_success, submit_batch, Preparation(claim_items), record_checkpoints, pause_batch,
