@@ -197,11 +197,11 @@ FEATURE_CHECKS = (
         "I4",
         "doubled",
         "grouped messages together count each event once",
-        f"""SELECT told.events, letters.number FROM (
+        f"""SELECT listed.events, sent.number FROM (
                 SELECT coalesce(sum(event_count), 0) AS events FROM tenuto_notifications.messages
-                WHERE rule_name = '{GROUPED}') AS told, (
-                SELECT count(*) AS number FROM tenuto.dead_letters WHERE name <> 'notifications.deliver') AS letters
-            WHERE told.events <> letters.number
+                WHERE rule_name = '{GROUPED}') AS listed, (
+                SELECT count(*) AS number FROM tenuto.dead_letters WHERE name <> 'notifications.deliver') AS sent
+            WHERE listed.events <> sent.number
             UNION ALL
             SELECT received.events, message.event_count FROM chaos.messages AS received
             JOIN tenuto_notifications.messages AS message ON message.id = received.message

@@ -22,7 +22,7 @@ from tests.races.jobs import LEDGER, effect
 
 DURABLE = "durable"
 """Group of effects of tasks that give up their slot and continue under another claim."""
-PAID, TOLD = "paid", "told"
+PAID, ANNOUNCED = "paid", "announced"
 """Names of events from outside."""
 METER, METER_COUNT = "meter", 20
 """Rate key for at most twenty starts in a second."""
@@ -120,7 +120,7 @@ voyage = app.chain("voyage", depart, rest, arrive, retry=_retry_patiently)
 async def listen(key: str, ctx: Context) -> list[str]:
     """Wait for an event from outside."""
     with effect(ctx, DURABLE):
-        return [f"event {await ctx.wait_for_event(TOLD, str, key=key, timeout='1h')}"]
+        return [f"event {await ctx.wait_for_event(ANNOUNCED, str, key=key, timeout='1h')}"]
 
 
 # --- rate limit and expiry ----------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from tenuto.ids import new_id
 from tenuto.model.access.actors import Role
 from tests.chaos import jobs
 from tests.chaos.environment import Environment
-from tests.chaos.feature_jobs import APPROVER, HISTORY, PAID, TOLD, deliver_order, hurried, listen, metered, voyage
+from tests.chaos.feature_jobs import ANNOUNCED, APPROVER, HISTORY, PAID, deliver_order, hurried, listen, metered, voyage
 from tests.chaos.jobs import Fate, app
 
 T = TypeVar("T")
@@ -178,7 +178,7 @@ class Load:
 
     async def _submit_durable_tasks(self, client: httpx.AsyncClient) -> None:
         """Submit workflows, chains and listeners, and send the events; some are sent before their task exists."""
-        orders: list[tuple[Job[..., Any], str]] = [(deliver_order, PAID), (listen, TOLD)] * 4
+        orders: list[tuple[Job[..., Any], str]] = [(deliver_order, PAID), (listen, ANNOUNCED)] * 4
         sent = [self._submit_with_event(client, job, name) for job, name in orders]
         voyages = [self._submit_task(voyage, {"key": str(uuid4())}, new_id()) for _ in range(4)]
         await asyncio.gather(*voyages, *sent)
